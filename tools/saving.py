@@ -5,7 +5,8 @@ Without it, a mere run would change thousands of lines: counts, random ids of wi
 The pictures that stand in for widgets would be lost, and the file would show errors when it is opened again.
 JupyterLab would also mark a chapter as changed that somebody has merely opened: when the kernel has started,
 it adds the version of Python, and it loads the stored widgets, which have no code and cannot be shown.
-`Chapters` therefore hands a chapter over with the version and without such widgets.
+`Chapters` therefore hands a chapter over with the version and without such widgets. Each fold gets the title
+that it has on the page: JupyterLab shows the first line of what it folds, which may be half of an answer.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from run_notebooks import WIDGET_STATE, normalise
+from set_repository import TITLE, title_folds
 from widget_code import with_code
 
 
@@ -33,6 +35,7 @@ class Chapters(AsyncLargeFileManager):
             ]
             if not any("_esm" in one["state"] for one in states.values()):
                 metadata.pop("widgets", None)
+            title_folds(model["content"])
         return model
 
 
@@ -58,8 +61,20 @@ def keep_stored(model, path, contents_manager, **_):
     """Bring a chapter that is about to be saved into its stored form, in place, and no other file."""
     file = Path(contents_manager.root_dir) / path.strip("/")
     if is_chapter(model) and file.is_file():
-        edited = nbformat.from_dict(model["content"])
-        model["content"] = merged(edited, nbformat.read(file, as_version=4))
+        edited, stored = (
+            nbformat.from_dict(model["content"]),
+            nbformat.read(file, as_version=4),
+        )
+        drop_titles(edited, stored)
+        model["content"] = merged(edited, stored)
+
+
+def drop_titles(edited, stored):
+    """Remove from an edited chapter, in place, the titles of folds that `Chapters` has written."""
+    titled = {cell.id for cell in stored.cells if cell.source.startswith(TITLE)}
+    for cell in edited.cells:
+        if cell.source.startswith(TITLE) and cell.id not in titled:
+            cell.source = cell.source.partition("\n")[2]
 
 
 def merged(edited, stored):

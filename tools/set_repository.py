@@ -129,7 +129,8 @@ def title_folds(notebook):
     title it would be the import or the first step of a solution.
     """
     for cell in notebook.cells:
-        if cell.metadata.get("cellView") == "form":
+        titled = cell.source.startswith(TITLE)
+        if cell.metadata.get("cellView") == "form" and not titled:
             title = cell.metadata.get("mystnb", {}).get("code_prompt_show", "Show code")
             cell.source = f"{TITLE}{title}\n{cell.source}"
 
