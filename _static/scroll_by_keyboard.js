@@ -1,7 +1,7 @@
 // Wide content scrolls in its own box (see book.css). This script lets the keyboard reach such a box, but
 // only while there is something to scroll, for example on a narrow screen or after a fold is opened.
 (() => {
-  const BOXES = ".bd-article :is(pre, div.math, span.math, .cell_output > *, .text_html, .pst-scrollable-table-container)";
+  const BOXES = ".bd-article :is(pre, div.math, span.math, .cell_output > *, .cell_output > figure > *, .text_html, .pst-scrollable-table-container)";
 
   const watch = new ResizeObserver((changes) => {
     for (const { target } of changes) {

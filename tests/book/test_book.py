@@ -38,11 +38,11 @@ ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
 
 # Hosts to which links may lead. Nothing is ever loaded from them.
 HOSTS = {
-    "aclanthology.org", "anywidget.dev", "arxiv.org", "colab.research.google.com", "creativecommons.org",
-    "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains", "jalammar.github.io",
-    "jmlr.org", "jupyter.org", "nbgrader.readthedocs.io", "www.evanmiller.org",
+    "aclanthology.org", "ai.meta.com", "anywidget.dev", "arxiv.org", "colab.research.google.com",
+    "creativecommons.org", "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains",
+    "huggingface.co", "jalammar.github.io", "jmlr.org", "jupyter.org", "nbgrader.readthedocs.io",
     "openreview.net", "opensource.org", "papers.nips.cc", "proceedings.mlr.press", "proceedings.neurips.cc",
-    "pytorch.org", "scikit-learn.org", "transformer-circuits.pub",
+    "pytorch.org", "qwen.ai", "scikit-learn.org", "transformer-circuits.pub", "www.evanmiller.org",
 }  # fmt: skip
 
 
