@@ -499,7 +499,7 @@ def recall_table(accuracy: Mapping[str, Tensor]) -> None:
     for name, shares in accuracy.items():
         label = f"  {name}" if "same" in name else name
         medians = shares.median(0).values
-        print(f"{label:25s}" + "".join(f"{share:5.2f}" for share in medians))
+        print(f"{label:28s}" + "".join(f"{share:5.2f}" for share in medians))
 
 
 def induction_table(runs: Experiment, correct: Mapping[str, Tensor]) -> None:

@@ -103,7 +103,7 @@ class HeadTraining(Explorer):
     ) -> dict[str, Any]:
         # The start is that of the page, in float64.
         model = start_model(num_heads, read_out, seed)
-        # Share of positions with both answers right, weights on the two places by head, mean maps.
+        # Share of positions with both answers right, weights on the two positions by head, mean maps.
         start_both_right, start_roles, start_maps = measure(model)
         losses = list(train(model, lr, seed, steps))
         both_right, roles, maps = measure(model)  # noqa: RUF059, the reader of the program

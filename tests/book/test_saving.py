@@ -6,8 +6,10 @@ import copy
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from run_notebooks import normalise
 from saving import Chapters, keep_stored, merged, spoken_here
 from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
+from test_notebooks import picture
 
 STORED = nbformat.read(ROOT / "chapters" / "00_orientation.ipynb", as_version=4)
 SHOWN = next(cell.id for cell in STORED.cells if cell.id in STORED.metadata.widgets[WIDGET_STATE]["state"])
@@ -72,6 +74,18 @@ def test_another_notebook_is_opened_as_it_is(tmp_path):
     nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "other.ipynb")
     opened = asyncio.run(Chapters(root_dir=str(tmp_path)).get("other.ipynb"))["content"]
     assert opened.metadata == {}
+
+
+@pytest.mark.parametrize(("colour", "kept"), [((32, 119, 180), True), ((180, 119, 31), False)])
+def test_a_figure_that_looks_the_same_stays_as_it_was_stored(colour, kept):
+    def drawn(*colours):
+        figure = new_output("display_data", {"image/png": picture(*colours), "text/plain": "<Figure>"})
+        return normalise(new_notebook(cells=[new_code_cell("draw()", id="draw", outputs=[figure])]))
+
+    stored, edited = drawn(), drawn(colour)
+    assert stored != edited
+    assert (merged(copy.deepcopy(edited), stored) == stored) is kept
+    assert kept or merged(copy.deepcopy(edited), stored) == edited
 
 
 def test_what_was_written_and_what_it_printed_is_saved():

@@ -12,9 +12,10 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from figures import figure_fault
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_notebooks import main
-from stored_outputs import figure_fault, state_faults, stored_state, text_faults
+from stored_outputs import state_faults, stored_state, text_faults
 from test_notebooks import picture
 
 from mha_course import plots

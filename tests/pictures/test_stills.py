@@ -5,9 +5,9 @@ import copy
 import nbformat
 import pytest
 from drawings import put_back
+from figures import figure_fault
 from stills import add_stills
 from stored_notebooks import WIDGET_VIEW, notebooks
-from stored_outputs import figure_fault
 
 
 def stills(notebook):
