@@ -119,8 +119,10 @@ needs:
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
 LAB := .venv/etc/jupyter/jupyter_nbconvert_config.py
-book: .venv/ready $(LAB) node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
+book: .venv/ready $(LAB) node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html (LANGUAGE="zh_CN zh_TW" for these too, below it)
 	@$(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready -o node_modules/.package-lock.json book-alone
+	@for language in $(LANGUAGE); do \
+	  $(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready book-in-another LANGUAGE=$$language || exit 1; done
 
 # `built` goes first and comes last, so a build that was interrupted starts again from nothing.
 book-alone:
@@ -129,10 +131,24 @@ book-alone:
 	@rm -f $(NEXT)/built
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
 	@touch $(NEXT)/built
-	@diff -rq $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && \
-	  rm -rf $(BOOK) && mv _build/new $(BOOK); }
+	@diff -rq -x 'zh_*' -x languages.js $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { \
+	  rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && { mv $(BOOK)/zh_* _build/new 2>/dev/null; \
+	  rm -rf $(BOOK) && mv _build/new $(BOOK) && \
+	  for one in $(BOOK)/zh_*; do [ ! -e $$one ] || $(BIN)/python tools/translate.py --switch $(BOOK); done; }; }
 	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
+
+# The book in another language, below the English one: the same pages with the texts from locale/ (see CONTRIBUTING.md).
+book-in-another:
+	@built=$(NEXT)-$(LANGUAGE)/built; \
+	[ -e $$built ] && [ -z "$$(find $(IN_EACH_PAGE) locale -type f ! -name '*.mo' -newer $$built)" ] || rm -rf $(NEXT)-$(LANGUAGE)
+	@$(BIN)/python tools/translate.py --settings $(LANGUAGE) _build/$(LANGUAGE).yml
+	@$(BIN)/jupyter-book build . --config _build/$(LANGUAGE).yml --path-output $(NEXT)-$(LANGUAGE) -q -W --keep-going >/dev/null
+	@touch $(NEXT)-$(LANGUAGE)/built && rm -rf $(BOOK)/$(LANGUAGE) && cp -R $(NEXT)-$(LANGUAGE)/_build/html $(BOOK)/$(LANGUAGE)
+	@$(BIN)/python tools/translate.py --switch $(BOOK) && echo "$(LANGUAGE): $(BOOK)/$(LANGUAGE)/index.html"
+
+translate: .venv/ready ## write new messages into the translations in locale/, and list what is open
+	$(BIN)/python tools/translate.py
 
 # The book to take along: on paper, in an e-reader, or as it is, from disk. Chromium makes the first two, and the slides.
 ALONG := multi-head-attention
@@ -268,11 +284,13 @@ faults: machine ## plant known faults in library, widgets and pages and print wh
 pictures: book machine ## store pictures of widgets and diagrams that have changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
-cards: machine ## draw the pictures that are shown where a page's address is sent to somebody
+cards: book machine ## draw the pictures that are shown where a page's address is sent to somebody, and those of the landing page
 	$(BIN)/python tools/cards.py
+	$(BIN)/python tools/moving.py
 
 # The tests that find, without a browser, missing parts of exercises, pages and modules, and names used twice.
-WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
+WHOLE := tests/book/test_captions.py tests/book/test_exercises.py \
+  tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
   tests/library/test_direction.py tests/library/test_plain.py tests/library/test_questions.py
 
 check: .venv/ready node_modules/.package-lock.json ## format, lint and types of Python, JavaScript and the workflows; the budgets of lines
@@ -283,6 +301,7 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/node tools/check_javascript.mjs
 	$(BIN)/zizmor --offline --quiet --pedantic .github/workflows
 	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
+	$(BIN)/python tools/translate.py --check
 	$(BIN)/python tools/budgets.py
 
 # What comes from npm, by the hashes in package-lock.json: Python for the page and its editor, and the compiler that

@@ -20,17 +20,21 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from as_markdown import write_list, write_text  # noqa: E402
 from built import write_home  # noqa: E402
+from captions import fold_measurements, put_numbers  # noqa: E402
 from drawings import put_back  # noqa: E402
 from equations import set_all_equations  # noqa: E402
 from feedback import put_feedback  # noqa: E402
 from in_page import put_buttons, write_in_page  # noqa: E402
+from languages import translate_interface, translate_notebook, translate_scripts  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
+from offline import write_offline  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
-from search_words import add_search_words  # noqa: E402
+from search_words import add_search_words, keep_index_entries  # noqa: E402
 from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
 from shared import name_address, tags_of, write_shared  # noqa: E402
+from typefaces import STYLE as TYPEFACES  # noqa: E402
 from widget_files import write_files  # noqa: E402
 
 from mha_lib import __version__  # noqa: E402
@@ -44,6 +48,7 @@ HEAD = """<noscript><style>.widget-host { display: none; }
 
 # These scripts come before the theme's, because they decide whether those work.
 FIRST = ("storage.js", "old_browser.js")
+LANDING = "landing.css"
 
 
 class KeepStill(SphinxPostTransform):
@@ -71,20 +76,31 @@ class KeepStill(SphinxPostTransform):
                 formats[WIDGET_VIEW] += still
 
 
-def put_pictures_back(app, docname, source):
-    """Put back the graphics and the pictures of widgets for which a notebook stores other images."""
-    if Path(app.env.doc2path(docname)).suffix == ".ipynb":
+def prepare_notebook(app, docname, source):
+    """Put back the graphics that a notebook stores as images, number figures, fold measurements."""
+    path = Path(app.env.doc2path(docname))
+    if path.suffix == ".ipynb":
         notebook = json.loads(source[0])
         for cell in notebook["cells"]:
             put_back(cell.get("outputs", []))
+            cell["metadata"]["id"] = cell.get(
+                "id"
+            )  # MyST-NB passes on only the metadata
+        put_numbers(path.stem, notebook)
+        fold_measurements(notebook, printed=True)
         source[0] = json.dumps(notebook)
 
 
-def load_widgets_only_where_they_are(app, config):
-    """Leave the scripts of widgets to MyST-NB, which adds them where needed, and FIRST to the head."""
-    elsewhere = {*config.nb_ipywidgets_js, *FIRST}
-    own = [file for file in config.html_js_files if file not in elsewhere]
-    config.html_js_files = own
+def load_only_where_needed(app, config):
+    """Jupyter Book would load every script and style sheet of _static in every page.
+
+    MyST-NB adds the scripts of widgets where they are needed, and `complete_page` the first scripts and the
+    style sheet of the landing page.
+    """
+    elsewhere = {*config.nb_ipywidgets_js, *FIRST, LANDING}
+    for name in ("html_js_files", "html_css_files"):
+        own = [file for file in getattr(config, name) if file not in elsewhere]
+        setattr(config, name, own)
 
 
 def sig_lines(match):
@@ -143,8 +159,17 @@ def complete_page(app, pagename, templatename, context, doctree):
         f'<script src="{context["pathto"](f"_static/{name}", 1)}"></script>'
         for name in FIRST
     )
+    if pagename == app.config.root_doc:
+        app.add_css_file(LANDING)
+    # Sphinx would add a file that the build has not written yet in another form than in the next build.
+    sheet = context["pathto"](f"_static/{TYPEFACES}", 1)
+    typefaces = f'<link rel="stylesheet" href="{sheet}" />'
+    typefaces += (
+        f'<script src="{context["pathto"]("_static/typefaces.js", 1)}"></script>'
+    )
     about = "" if doctree is None else tags_of(app, pagename, context, doctree)
-    context["metatags"] = f"{HEAD}\n{scripts}\n{about}\n{context.get('metatags', '')}"
+    parts = (HEAD, scripts, typefaces, about, context.get("metatags", ""))
+    context["metatags"] = "\n".join(parts)
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options
@@ -227,17 +252,23 @@ def put_code_below(app, doctree, docname):
 def finish(app, exception):
     """Change the finished pages. A page's policy names its scripts, so nothing may change them afterwards."""
     if not exception and app.builder.format == "html":
-        steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
-        # The last two write scripts, which lighten_site would read.
-        for step in (
-            *steps,
-            write_moved,
-            write_shared,
-            secure_pages,
-            write_files,
+        steps = [
+            translate_interface,
+            set_all_equations,
+            repair_pages,
+            write_notebooks,
+            lighten_site,
+        ]
+        # The last ones write scripts, which lighten_site would read.
+        steps += [write_moved, write_shared, secure_pages, write_files]
+        steps += [
             write_in_page,
+            translate_scripts,
             write_list,
-        ):
+            write_offline,
+            keep_index_entries,
+        ]
+        for step in steps:
             step(app)
 
 
@@ -249,11 +280,12 @@ def setup(app):
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
-    app.connect("source-read", put_pictures_back)
+    app.connect("source-read", translate_notebook)
+    app.connect("source-read", prepare_notebook)
     app.connect("doctree-read", add_search_words)
     app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
-    app.connect("config-inited", load_widgets_only_where_they_are)
+    app.connect("config-inited", load_only_where_needed)
     app.connect("config-inited", name_address)
     app.connect("config-inited", write_home)  # before Sphinx reads the page
     app.connect("html-page-context", write_text, priority=800)

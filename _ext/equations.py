@@ -29,7 +29,7 @@ STYLE = "equations.css"
 
 # The styles that MathJax writes into a page for its MathML, and the size of equations relative to the text.
 MORE_STYLE = """
-mjx-container[jax="CHTML"] { font-size: 118%; position: relative; }
+mjx-container[jax="CHTML"] { font-size: 107%; position: relative; }
 mjx-assistive-mml {
   border: 0; clip: rect(1px, 1px, 1px, 1px); display: block; left: 0; overflow: hidden; padding: 1px 0 0;
   position: absolute; top: 0; user-select: none; width: 100%;

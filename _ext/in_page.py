@@ -116,7 +116,7 @@ def put_buttons(app, doctree, docname):
         )
     for cell in doctree.findall(nodes.container):
         if cell.get("nb_element") == "cell_code":
-            html = below.get(cells[cell["cell_index"]])
+            html = below.get(cell["cell_metadata"]["id"])
             cell += [nodes.raw("", html, format="html")] if html else []
 
 

@@ -3,16 +3,14 @@
 These functions change finished files. Without them, pages look and work the same but load twice as much.
 """
 
-import io
 import json
-import logging
 import re
 from pathlib import Path
 
 import tinycss2
-from fontTools import subset
-from fontTools.ttLib import TTFont
+from languages import code_translator
 from PIL import Image
+from typefaces import reduce_mathjax, reduced, write_typefaces
 from widget_code import with_code
 from widget_files import NAME as DATA
 
@@ -105,7 +103,9 @@ def plain_tokens(css):
     return {name for name, styles in tokens.items() if colors and styles == colors}
 
 
-def lighten_page(html, *, searches, heights=None, plain=()):
+def lighten_page(
+    html, *, searches, heights=None, plain=(), translate=lambda states: states
+):
     """Remove scripts that the page does not need, and store the common parts of its widgets only once.
 
     The widgets' state and the loader move to the end, so that the text does not wait for them. Code tokens
@@ -116,7 +116,7 @@ def lighten_page(html, *, searches, heights=None, plain=()):
     last = []
 
     def take(match):
-        state = share_texts(with_code(json.loads(match[2])))
+        state = share_texts(translate(with_code(json.loads(match[2]))))
         text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
         last.append(match[1] + text.replace("</", r"<\/") + match[3])
         return ""
@@ -170,19 +170,6 @@ def used_rules(css, names):
     return re.sub("[\ue000-\uf8ff]", lambda icon: f"\\{ord(icon[0]):06x}", text)
 
 
-def subset_icons(source, characters):
-    """Return a web font with only these characters."""
-    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it logs everything
-    font = TTFont(source, recalcTimestamp=False)  # the same bytes from every build
-    worker = subset.Subsetter(subset.Options(layout_features=[], hinting=False))
-    worker.populate(unicodes=characters)
-    worker.subset(font)
-    font.flavor = "woff"
-    file = io.BytesIO()
-    font.save(file, reorderTables=False)
-    return file.getvalue()
-
-
 def lighten_styles(static, pages):
     """Reduce the theme's style sheets to the rules in use, and its icon font to the icons in the sheets."""
     code = (path for path in static.rglob("*.js") if not DATA.fullmatch(path.name))
@@ -199,7 +186,7 @@ def lighten_styles(static, pages):
     fonts = static / "vendor" / "fontawesome" / "webfonts"
     older = fonts / "fa-solid-900.ttf"  # newer themes have only the .woff2
     source = older if older.exists() else older.with_suffix(".woff2")
-    icons = subset_icons(source, characters)
+    icons = reduced(source, characters)
     (fonts / "fa-solid-900.woff").write_bytes(icons)
     theme = static / SHEETS[0]
     text = theme.read_text(encoding="utf-8")
@@ -221,7 +208,11 @@ def lighten_site(app):
         html = path.read_text(encoding="utf-8")
         if DONE not in html:
             name = path.relative_to(app.outdir).as_posix()
-            options = {"heights": heights.get(name), "plain": plain}
+            options = {
+                "heights": heights.get(name),
+                "plain": plain,
+                "translate": code_translator(app),
+            }
             html = lighten_page(html, searches=name == "search.html", **options)
             html = size_images(html, path.parent)
             path.write_text(f"{html}\n{DONE}\n", encoding="utf-8")
@@ -229,3 +220,5 @@ def lighten_site(app):
     for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:
         unused.unlink(missing_ok=True)
     lighten_styles(static, pages)
+    write_typefaces(static, pages)
+    reduce_mathjax(static)

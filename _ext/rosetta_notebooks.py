@@ -124,7 +124,7 @@ def write_notebooks(app):
         # Sphinx copies only pages that changed; the wheels may have changed since.
         stored = Path(app.srcdir) / page.relative_to(book / "_sources")
         notebook = nbformat.read(stored, as_version=4)
-        publish(notebook, wheels)
+        publish(page.stem, notebook, wheels)
         nbformat.write(notebook, page)
     (book / "colab").mkdir(exist_ok=True)
     source = (options["repository_url"], options["repository_branch"])

@@ -3,6 +3,9 @@
 Each becomes an entry of the index, which the search shows before pages that only mention the word.
 """
 
+import pickle
+from pathlib import Path
+
 from sphinx.addnodes import index
 from sphinx.errors import SphinxError
 
@@ -40,3 +43,12 @@ def add_search_words(app, doctree):
             doctree += index(
                 entries=[("single", word, section, "main", None) for word in words]
             )
+
+
+def keep_index_entries(app):
+    """Store the environment again with the index entries, which Sphinx collects only after it has stored it.
+
+    The next build writes the pages that have changed, and would forget the entries of all others.
+    """
+    with open(Path(app.doctreedir) / "environment.pickle", "wb") as file:
+        pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)

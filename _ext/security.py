@@ -15,7 +15,9 @@ from pathlib import Path
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self' file: blob: 'wasm-unsafe-eval'",  # the last for Python, in a worker
-    "worker-src": "blob:",  # a widget may compute in a worker
+    # A widget may compute in a worker; the service worker keeps pages (see offline.py).
+    "worker-src": "'self' blob:",
+    "manifest-src": "'self'",
     "style-src": "'self' file: 'unsafe-inline'",
     "img-src": "'self' file: data: blob:",
     "font-src": "'self' file: data:",

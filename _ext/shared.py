@@ -14,6 +14,7 @@ from docutils import nodes
 from set_repository import book_address, read_address
 
 SHORTEST, LONGEST = 50, 300  # characters of a description; search engines show fewer
+FOLDERS = {"en": "", "zh-CN": "zh_CN/", "zh-TW": "zh_TW/"}  # of the published books
 CARDS = Path(__file__).resolve().parent.parent / "_static" / "cards"
 
 NOT_FOUND = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8" />
@@ -33,7 +34,8 @@ Search the book, or choose a page:</p>
 
 def name_address(app, config):
     """Tell Sphinx where the book will be; each page then names its one canonical address."""
-    config.html_baseurl = f"{book_address(read_address()[0])}/"
+    own = FOLDERS[(config.language or "en").replace("_", "-")]
+    config.html_baseurl = f"{book_address(read_address()[0])}/{own}"
 
 
 def text_of(node):
@@ -98,15 +100,28 @@ def tags_of(app, pagename, context, doctree):
     return "\n".join(tags)
 
 
+def alternates(book, page):
+    """The addresses of a page in all languages of the published site, for a sitemap."""
+    return "".join(
+        f'<xhtml:link rel="alternate" hreflang="{language}" href="{escape(book + folder + page)}" />'
+        for language, folder in FOLDERS.items()
+    )
+
+
 def write_shared(app):
     """Write the list of pages, what robots may read, and the page for addresses that do not exist."""
     home, folder = app.config.html_baseurl, Path(app.outdir)
     pages = [app.config.root_doc, *app.env.toctree_includes[app.config.root_doc]]
     addresses = [home + app.builder.get_target_uri(page) for page in pages]
+    book = home.removesuffix(f"{app.config.language}/")
     entries = "".join(
-        f"<url><loc>{escape(address)}</loc></url>\n" for address in addresses
+        f"<url><loc>{escape(address)}</loc>{alternates(book, address.removeprefix(home))}</url>\n"
+        for address in addresses
     )
-    sitemap = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    sitemap = (
+        '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" '
+        'xmlns:xhtml="http://www.w3.org/1999/xhtml">'
+    )
     (folder / "sitemap.xml").write_text(
         f"{sitemap}\n{entries}</urlset>\n", encoding="utf-8"
     )

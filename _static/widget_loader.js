@@ -12,7 +12,7 @@
 // Each model has one more trait, `_static`: the address of this script's folder, where a widget finds the files
 // that the build has put there for it.
 (() => {
-  /** @typedef {import("../mha_course/widgets/js/frame.js").Model} Model */
+  /** @typedef {import("../mha_course/widgets/shared/frame.js").Model} Model */
   /** @typedef {(arg: {model: Model, el?: HTMLElement}) => any} Start */
   /** @typedef {{initialize?: Start, render: Start}} Widget */
 

@@ -19,10 +19,16 @@ from typing import Any
 from attention_check._aspects import ASPECTS
 from attention_check._check import check
 from attention_check._contract import CHOICES
+from attention_check._formula import NAMES
 from attention_check._report import Report
+from attention_check._sequences import decoding_exercise, finding_in, rotary_exercise
 from attention_check._vectors import check_results, vectors
+from attention_check._verdicts import check_callable
 
-OPTIONS = (*CHOICES, "scale", "softcap", "window", "tries", "strict")
+OPTIONS = (*CHOICES, "scale", "softcap", "window", "tries", "strict", "accept")
+OPTIONS += ("projections", "num_heads")
+# What may stand before the name of what is judged.
+BEFORE = ("discover", "rotary", "decoding")
 
 
 def _version() -> str:
@@ -36,10 +42,10 @@ def _version() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with the `arguments` of a command line, by default those of this process; see `--help`.
 
-    The exit status is 0 if nothing is wrong, 1 if something is, 2 if nothing could be tried. With "discover"
-    before the attention, its contract is printed as TOML. In `attention_check.toml`, or below
-    `tool.attention_check` in `pyproject.toml`, it is pinned: another contract is then a failure, and options
-    written beside it, such as `scale = 1.0`, are used.
+    The exit status is 0 if nothing is wrong, 1 if something is, 2 if nothing could be tried. "rotary" or
+    "decoding" before its name judges a function so; "discover" prints the contract of an attention as TOML.
+    In `attention_check.toml`, or below `tool.attention_check` in `pyproject.toml`, it is pinned: another
+    contract is then a failure, and options beside it, such as `scale = 1.0`, are used.
 
     Raises:
         SystemExit: the arguments are invalid.
@@ -57,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.vectors:
         json.dump(vectors(), sys.stdout)
         return 0
-    discovers = given.attention[:1] == ["discover"]
-    names = given.attention[discovers:]
+    before = given.attention[0] if given.attention[:1] in [[x] for x in BEFORE] else ""
+    names = given.attention[bool(before) :]
     if not given.results and (len(names) != 1 or not names[0].partition(":")[2]):
         parser.error("an attention is needed, as module:function")
     try:
         # What it prints is not the report.
         with limited(given.seconds), redirect_stdout(io.StringIO()):
-            report = reported(given, names, discovers)
+            report = reported(given, names, before)
     # Whatever somebody's module does when it is imported.
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
@@ -75,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"could not be tried: {kind}{said}", file=sys.stderr)
         return 2
-    if discovers:
+    if before == "discover":
         # A string of JSON is one of TOML too.
         print(f"[{json.dumps(names[0])}]")
         print(f"contract = {json.dumps(report.contract, ensure_ascii=False)}")
@@ -90,9 +96,18 @@ def _make_parser() -> argparse.ArgumentParser:
         prog="python -m attention_check", description="Is my attention right?"
     )
     add = parser.add_argument
-    add("attention", nargs="*", help="[discover] module:function, or module:layer")
+    where = f"[{' or '.join(BEFORE)}] module:function, or module:layer"
+    add("attention", nargs="*", help=where)
     for option, choices in CHOICES.items():
-        add(f"--{option}", choices=choices, default=choices[0])
+        add(f"--{option}", choices=choices)
+    paths = "of parts of the layer: q_proj=PATH k_proj=PATH v_proj=PATH out_proj=PATH"
+    add("--projections", type=named_path, nargs=4, metavar="NAME=PATH", help=paths)
+    add("--num-heads", type=int, help="of a layer that does not say it")
+    add("--base", type=float, help="of rotary positions, if not 10,000")
+    halves = "rotary: the columns of a pair are half of the width apart"
+    add("--halves", dest="interleaved", action="store_false", default=None, help=halves)
+    turns = "decoding: queries and keys are rotated by their positions"
+    add("--rotary", action="store_true", default=None, help=turns)
     add("--scale", type=float, help="factor of the dot products, if not 1/√head_dim")
     add("--softcap", type=float, help="limit of the scores")
     add("--window", type=side, nargs=2, metavar=("LEFT", "RIGHT"), help="or: all")
@@ -102,6 +117,8 @@ def _make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="a convention that differs counts as wrong",
     )
+    known = "aspects that may be wrong or differ"
+    add("--accept", nargs="+", metavar="ASPECT", help=known)
     add("--json", action="store_true", help="print the report as JSON")
     add("--seconds", type=float, default=120.0, help="give up after this time")
     add("--vectors", action="store_true", help="print the cases as JSON")
@@ -115,27 +132,53 @@ def side(text: str) -> int | None:
     return None if text == "all" else int(text)
 
 
+def named_path(text: str) -> tuple[str, str]:
+    """The name of a projection and its path in the layer: "q_proj=linears.0"."""
+    name, _, path = text.partition("=")
+    if name not in NAMES or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, path
+
+
 def reported(
-    given: argparse.Namespace, names: Sequence[str], discovers: bool
+    given: argparse.Namespace, names: Sequence[str], before: str = ""
 ) -> Report:
     """The report on what a command line names, with what is pinned for it."""
     if given.results:
-        return check_results(json.loads(Path(given.results).read_text("utf-8")))
+        found = json.loads(Path(given.results).read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError('a file of results holds {"format": …, "results": […]}')
+        return check_results(found)
     sys.path.insert(0, "")  # find modules as `python -m` does
-    pinned = {} if discovers else pins().get(names[0], {})
+    if before in ("rotary", "decoding"):
+        return _in_turn(before, pkgutil.resolve_name(names[0]), given)
+    pinned = {} if before else pins().get(names[0], {})
     contract = pinned.pop("contract", "")
     if unknown := pinned.keys() - {*OPTIONS}:
         raise ValueError(f"{names[0]} is pinned with {', '.join(sorted(unknown))}")
     for name in OPTIONS:
         value = getattr(given, name)
-        if value not in (None, False, "auto") or name not in pinned:
-            pinned[name] = value
-    if pinned["window"] is not None:
+        if value is not None and value is not False:
+            pinned[name] = dict(value) if name == "projections" else value
+    if "window" in pinned:
         pinned["window"] = tuple(map(side, map(str, pinned["window"])))
-    if discovers:
+    if before:
         pinned["tries"] = ["scores"]
     report = check(pkgutil.resolve_name(names[0]), **pinned)
     return replace(report, pinned=contract)
+
+
+def _in_turn(before: str, answer: Any, given: argparse.Namespace) -> Report:
+    """The report on a rotation, or on decoding."""
+    check_callable(before, answer)
+    names = ("base", "interleaved", "rotary")[: 2 + (before == "decoding")]
+    told: dict[str, Any] = {
+        name: value for name in names if (value := getattr(given, name)) is not None
+    }
+    make = rotary_exercise if before == "rotary" else decoding_exercise
+    said = [before, *(f"{name} {value}" for name, value in told.items())]
+    found = finding_in(make(**told), answer)
+    return Report({before: found}, " · ".join(said), given.strict)
 
 
 def pins() -> dict[str, Any]:
@@ -154,6 +197,7 @@ def as_json(report: Report) -> dict[str, Any]:
     """A report in a form that JSON supports."""
     found = {
         name: {"verdict": one.kind, "message": one.message}
+        | ({"call": one.call} if one.call else {})
         for name, one in report.findings.items()
     }
     pinned = {"pinned": report.pinned} if report.pinned else {}

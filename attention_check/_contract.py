@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attention_check._formula import named_arguments
+from attention_check._results import as_tensor
 from attention_check._verdicts import Answer
 
 CHOICES = {  # the first one is the default
@@ -32,7 +33,10 @@ LAYOUTS = {
     "blhd": "(batch, len, heads, head_dim)",
     "bld": "(batch, len, width)",
     "lbd": "(len, batch, width)",
+    "bdl": "(batch, width, len)",
 }
+# The axes that a layout exchanges, compared with the formula's own.
+EXCHANGED = {"blhd": (1, 2), "lbd": (0, 1), "bdl": (1, 2)}
 BY_POSITION = "*"
 
 
@@ -61,9 +65,21 @@ class Contract:
     arrays: str = "torch"
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    quantized: bool = False
+    # Where positions matter, those of fewer queries than keys are a convention, so they are not tried.
+    positioned: bool = False
+    turned: str = ""  # the parameter for cosines and sines of rotary positions
+    head_dim: int = 0
     heads: str = ""  # for a layer, where its heads and projections were found
     # What its formula has besides, as declared: scale, softcap, window.
     declared: tuple[tuple[str, Any], ...] = ()
+    # What its calls have changed of torch's own state, in words.
+    changes: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def square(self) -> bool:
+        """Whether it can only be tried with as many queries as keys."""
+        return self.one_input or self.positioned
 
     def __str__(self) -> str:
         """The contract on one line: "layer, one input, 12 heads · fused q, k, v · causal always · …"."""
@@ -86,20 +102,26 @@ class Contract:
             self.heads,
             mask,
             f"causal {causal}",
-            *(f"{name} {value}" for name, value in self.declared),
-            dtype,
+            *(_said(name, value) for name, value in self.declared),
+            f"{dtype}, quantized" if self.quantized else dtype,
         ]
         where = "NumPy" if self.arrays == "numpy" else self.device.upper()
         return " · ".join([*filter(None, parts), where])
 
     def __call__(self, *given: Any) -> Any:
         output = first_result(self._returned(*given))
-        if output is None or self.layout in ("bhld", "bld"):
+        try:
+            is_text = isinstance(as_tensor(output, arrays=True), str)
+        except TypeError as error:
+            said = str(error).replace(
+                "a torch.Tensor is", "a tensor, or a tuple of one and more, is"
+            )
+            raise InexpressibleError(f"it returns {said}") from None
+        if is_text:
+            raise InexpressibleError("it returns a str, where a tensor is expected")
+        if self.layout in ("bhld", "bld"):
             return output
-        output = torch.as_tensor(output)
-        return (
-            output.transpose(0, 1) if self.layout == "lbd" else output.transpose(1, 2)
-        )
+        return torch.as_tensor(output).transpose(*EXCHANGED[self.layout])
 
     def second_result(self, *given: Any) -> Tensor | None:
         """What is returned beside the output, such as the weights; None if it is no tensor of numbers."""
@@ -135,20 +157,32 @@ class Contract:
             if self.causal == "never":
                 raise InexpressibleError("it takes no `is_causal`")
             options[self.causal] = True
+        if self.turned:
+            options[self.turned] = self._rotation(query.shape[-2])
         if sink is not None:
             if not self.sink:
                 raise InexpressibleError("it takes no `sink`")
-            options[self.sink] = self._array(sink.to(self.device, self.dtype))
-        return self.attention(*positional, **options)
+            options[self.sink] = self._array(self._own(sink))
+        return watched(self.changes, self.attention, *positional, **options)
+
+    def _rotation(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (1, len, head_dim), as models of HuggingFace hand them to their layers."""
+        half = self.head_dim // 2
+        paces = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.arange(length).unsqueeze(1) * paces.repeat(2)
+        return self._own(angles.cos()[None]), self._own(angles.sin()[None])
+
+    def _own(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype)
 
     def _array(self, x: Tensor) -> Any:
         return x.detach().numpy() if self.arrays == "numpy" else x
 
     def _sent(self, x: Tensor) -> Any:
         """An input with the dtype, the device and the axes that the attention expects."""
-        x = x.to(self.device, self.dtype)
-        if self.layout in ("blhd", "lbd"):
-            x = x.transpose(0, 1) if self.layout == "lbd" else x.transpose(1, 2)
+        x = self._own(x)
+        if self.layout in EXCHANGED:
+            x = x.transpose(*EXCHANGED[self.layout])
         return self._array(x)
 
     def _told(self, visible: Tensor, batch: int) -> Any:
@@ -165,6 +199,14 @@ class Contract:
                 mask.shape, dtype=self.dtype, device=self.device
             ).masked_fill(~mask, self.low)
         return self._array(mask)
+
+
+def _said(name: str, value: Any) -> str:
+    """A part of the formula as the contract says it."""
+    if name == "normalized":
+        times = "a number of each head" if isinstance(value, Tensor) else f"{value:.4g}"
+        return f"queries and keys of length 1, times {times}"
+    return str(value) if name == "bias" else f"{name} {value}"
 
 
 def lengths_of(visible: Tensor, batch: int) -> Tensor:
@@ -198,6 +240,27 @@ def in_form(visible: Tensor, form: str, batch: int) -> Tensor:
         if len(form) < 4 and letter not in form
     ]
     return visible.squeeze(dropped) if dropped else visible
+
+
+# What a call must leave as it was: how to read it, and how to put it back.
+STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "seed": (torch.initial_seed, lambda _: None),  # each call of the judge sets its own
+}
+
+
+def watched(changes: set[str], called: Answer, *given: Any, **options: Any) -> Any:
+    """What a call returns; what it changes of torch's state is added to `changes`, and put back."""
+    before = {name: read() for name, (read, _) in STATE.items()}
+    try:
+        return called(*given, **options)
+    finally:
+        for name, (read, put_back) in STATE.items():
+            if read() != before[name]:
+                changes.add(name)
+                put_back(before[name])
 
 
 def first_result(returned: Any) -> Any:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from inspect import Parameter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
 
-from attention_check._aspects import BATCH, HEADS, exercise_of, random_mask
+from attention_check._aspects import BATCH, HEAD_DIM, HEADS, exercise_of, random_mask
+from attention_check._besides import (
+    BiasOfFunction,
+    measured_bias,
+    scales_of,
+    turned,
+    with_keys,
+    with_positions,
+)
 from attention_check._contract import BY_POSITION, FORMS, Contract
 from attention_check._formula import Layer
 from attention_check._judging import Exercise
 from attention_check._results import nearly_equal
 
+Candidate: TypeAlias = tuple[Contract, Layer | None]
 # Names of parameters; all others are told by their position.
 INPUTS = ("query q queries xq".split(), "key k keys".split(), "value v values".split())
 # One input for keys and values, beside that for queries.
@@ -25,21 +35,32 @@ MEMORIES = """memory context encoder_hidden_states key_value_states encoder_outp
     source""".split()
 MASKS = """mask attn_mask attention_mask key_padding_mask padding_mask src_mask visible allowed valid_lens
     lengths""".split()
+TURNED = ["position_embeddings"]
 CAUSAL = "is_causal causal use_causal_mask".split()
 SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
     output_attentions return_attention past_key_value layer_past use_cache cache head_mask rope
     freqs_cis position_ids positions enable_gqa eps""".split()
-OTHERS = {*NO_MASKS, *CAUSAL, *SINKS}
+OTHERS = {*NO_MASKS, *CAUSAL, *SINKS, *TURNED}
 
 
 def parameters_of(attention: Any) -> Mapping[str, Parameter] | None:
     """The parameters of a function or of a module's `forward`; None if they cannot be seen."""
     called = attention.forward if isinstance(attention, nn.Module) else attention
     try:
-        return inspect.signature(called).parameters
+        parameters = inspect.signature(called).parameters
     except (TypeError, ValueError):  # it is not written in Python
         return None
+    kinds = {one.kind for one in parameters.values()}
+    if (
+        isinstance(attention, nn.Module)
+        and Parameter.POSITIONAL_OR_KEYWORD not in kinds
+    ):
+        # A wrapper, such as a compiled or a parallel module, passes on what it is given.
+        inside = [*attention.children()]
+        if len(inside) == 1:
+            return parameters_of(inside[0])
+    return parameters
 
 
 def contract_by_names(attention: Callable[..., Any], is_layer: bool) -> Contract:
@@ -65,7 +86,8 @@ def contract_by_names(attention: Callable[..., Any], is_layer: bool) -> Contract
     needed = [
         name
         for name in by_position
-        if name not in (mask, memory) and parameters[name].default is Parameter.empty
+        if name not in (mask, memory, *TURNED)
+        and parameters[name].default is Parameter.empty
     ]
     one_input = is_layer and not all(inputs) and not any_number and len(needed) == 1
     memory = memory if one_input else ""
@@ -89,6 +111,7 @@ def contract_by_names(attention: Callable[..., Any], is_layer: bool) -> Contract
         mask_required=required,
         causal=first_of(CAUSAL, parameters) or "never",
         sink=first_of(SINKS, parameters),
+        turned=first_of(TURNED, parameters) if is_layer else "",
     )
 
 
@@ -114,15 +137,170 @@ def place_of(attention: object) -> tuple[torch.dtype, str]:
     return (torch.float32, "cpu") if first is None else (first.dtype, str(first.device))
 
 
-def agrees(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
-    """Whether plain attention, with as many queries as keys, gives the numbers of the formula."""
+def is_quantized(attention: object) -> bool:
+    """Whether a part of a layer computes with quantized weights."""
+    parts = attention.modules() if isinstance(attention, nn.Module) else ()
+    return any("quantized" in type(part).__module__.split(".") for part in parts)
+
+
+def with_besides(
+    attention: nn.Module,
+    candidates: Sequence[Candidate],
+    num_heads: int,
+    likely: list[Candidate],
+) -> Candidate | None:
+    """A candidate that agrees with what a layer may have besides, or None.
+
+    For one token, the output does not depend on positions, so only those that are right there are tried with
+    positions; if none agrees, these are the likely ones.
+    """
+    for contract, layer in candidates:
+        if layer is None:
+            continue
+        for said, one in [("", layer), *with_keys(attention, layer)]:
+            named = replace(contract, heads=f"{contract.heads} · {said}".rstrip(" ·"))
+            if said and agrees(named, one, num_heads):
+                return named, one
+            if one.null is None and agrees(
+                named, one, num_heads, "one query and one key"
+            ):
+                likely.append((named, one))
+                for scale in scales_of(named, num_heads, one.head_dim):
+                    scaled = replace(
+                        named, declared=(*named.declared, ("normalized", scale))
+                    )
+                    if agrees(scaled, one, num_heads):
+                        return scaled, one
+                found = _with_positions(attention, named, one, num_heads)
+                if found is not None:
+                    return found
+    return None
+
+
+def function_with_besides(candidates: Sequence[Candidate]) -> Candidate | None:
+    """A function with a bias by distance, or with queries and keys of length 1, that is right so; or None."""
+    for contract, _ in candidates:
+        if not agrees(contract, None, HEADS, "one query and one key"):
+            continue
+        bias = BiasOfFunction(contract)
+        more = [("normalized", x) for x in scales_of(contract, HEADS, HEAD_DIM)]
+        for name, value in (*more, *([("bias", bias)] if bias[HEADS] else [])):
+            declared = (*contract.declared, (name, value))
+            one = replace(contract, declared=declared, positioned=value is bias)
+            if agrees(one, None, HEADS):
+                return one, None
+    return None
+
+
+def explained(
+    attention: object,
+    likely: Sequence[Candidate],
+    others: Sequence[Candidate],
+    num_heads: int,
+    names_a_fault: Callable[[Contract, Layer | None], bool],
+) -> Candidate | None:
+    """The first candidate with which a known fault explains the outputs, or None after some time."""
+    end = time.monotonic() + 2.0
+    names = [*vars(attention)] if isinstance(attention, nn.Module) else []
+    turns = any("rot" in name or "freq" in name for name in names)
+    rotated = [
+        (
+            replace(contract, heads=f"{contract.heads} · rotary, {kind}"),
+            turned(layer, kind),
+        )
+        for contract, layer in likely
+        for kind in ("halves", "neighbours")
+        if layer is not None and layer.turn is None and (turns or contract.turned)
+    ]
+    for contract, layer in (*rotated, *likely, *others):
+        with suppress(Exception, SystemExit):
+            exercise = exercise_of("scores", layer, num_heads, contract)
+            given = exercise._arguments(next(iter(exercise.cases)))
+            output = torch.as_tensor(contract(*given)).detach()
+            for wrong in exercise.wrong:
+                with suppress(Exception):
+                    same = nearly_equal(
+                        output, wrong.answer(*given), exercise.atol, exercise.rtol
+                    )
+                    if same and names_a_fault(contract, layer):
+                        return contract, layer
+        if time.monotonic() > end:
+            break
+    return None
+
+
+def takes_memory(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
+    """Whether a layer takes a second input, unless it ignores it and a flag says so."""
     exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
-    case = next(iter(exercise.cases))
+    given = exercise._arguments(next(iter(exercise.cases)))
     with suppress(Exception, SystemExit):
-        output = torch.as_tensor(contract(*exercise._arguments(case)))
-        wanted = exercise.reference(*exercise._arguments(case))
-        return nearly_equal(output.detach(), wanted, exercise.atol, exercise.rtol)
+        before, after = (
+            contract(*given[:1], *(x * y for x in given[1:])) for y in (1.0, -1.0)
+        )
+        parts = contract.attention.modules()  # type: ignore[attr-defined]
+        flags = {
+            x for part in parts for name, x in vars(part).items() if "cross" in name
+        }
+        ignored = torch.equal(before, after) and False in flags
+        return bool(before.shape == given[0].shape) and not ignored
     return False
+
+
+def _with_positions(
+    attention: nn.Module, contract: Contract, layer: Layer, num_heads: int
+) -> tuple[Contract, Layer] | None:
+    """The contract and layer with what depends on positions, if that is right."""
+    exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
+    # With few keys, several rotations give nearly the same numbers.
+    given = exercise._arguments("seventy keys")
+    with suppress(Exception, SystemExit):
+        output = torch.as_tensor(contract(*given)).detach()
+        for said, one in with_positions(attention, layer):
+            wanted = exercise.reference(*given, **one._asdict())
+            if nearly_equal(output, wanted, exercise.atol, exercise.rtol):
+                return replace(contract, heads=f"{contract.heads} · {said}"), one
+        bias = measured_bias(contract, layer, num_heads)
+        one = layer._replace(bias=bias)
+        named = replace(contract, heads=f"{contract.heads} · {bias}")
+        if bias is not None and agrees(named, one, num_heads):
+            return named, one
+    return None
+
+
+def tried(
+    contract: Contract,
+    layer: Layer | None,
+    num_heads: int,
+    case: str = "as many queries as keys",
+) -> tuple[Tensor, Tensor, Exercise] | None:
+    """The output of plain attention in a case, that of the formula, and the exercise; or None."""
+    exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
+    with suppress(Exception, SystemExit):
+        given = exercise._arguments(case)
+        # A tensor that holds no numbers, or is sparse, raises here.
+        output = torch.as_tensor(contract(*given)).detach().to("cpu", torch.float64)
+        return output.clone().view(output.shape), exercise.reference(*given), exercise
+    return None
+
+
+def agrees(contract: Contract, layer: Layer | None, num_heads: int, *case: str) -> bool:
+    """Whether plain attention gives the numbers of the formula, by default with as many queries as keys."""
+    found = tried(contract, layer, num_heads, *case)
+    return found is not None and nearly_equal(*found[:2], found[2].atol, found[2].rtol)
+
+
+def runs(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
+    """Whether a call returns numbers of the right shape."""
+    found = tried(contract, layer, num_heads)
+    return found is not None and found[0].shape == found[1].shape
+
+
+def error_of(candidate: Candidate, num_heads: int) -> float:
+    """How far the outputs are from those of the formula, on average; infinitely if a call raises."""
+    found = tried(*candidate, num_heads)
+    if found is None or found[0].shape != found[1].shape:
+        return torch.inf
+    return float((found[0] - found[1]).abs().mean().nan_to_num(torch.inf))
 
 
 def hides_the_future(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
@@ -149,7 +327,11 @@ def with_causality(contract: Contract, layer: Layer | None, num_heads: int) -> C
 
 
 def with_mask(
-    contract: Contract, kind: str, layer: Layer | None, num_heads: int = HEADS
+    contract: Contract,
+    kind: str,
+    layer: Layer | None,
+    num_heads: int = HEADS,
+    names_a_fault: Callable[[Contract], bool] = lambda _: False,
 ) -> Contract:
     """The contract with the form of mask that the attention accepts, or without a mask.
 
@@ -167,38 +349,58 @@ def with_mask(
     if kind == "lengths":
         return counted
     fits = takes_lengths(counted, exercise, arguments) if kind == "auto" else None
+    if (
+        fits is not None and "len" in contract.mask
+    ):  # its name says what it is, even if it is wrong
+        return counted
     lengths = counted if fits else None
+    wrong: list[Contract] = []
     for form in FORMS:
-        q_len, k_len = (x.shape[-2] for x in arguments[:2])
-        samples, heads = (
-            (BATCH if "b" in form else 1),
-            (num_heads if "h" in form else 1),
-        )
-        mask = random_mask(Generator().manual_seed(1), samples, heads, q_len, k_len)
-        mask = mask if "q" in form else mask[..., :1, :].expand_as(mask)
-        wanted = exercise.reference(*arguments, mask)
-        ran: dict[str, bool] = {}
-        for one in kinds:
-            tried = replace(contract, mask_form=form, mask_kind=one)
-            with suppress(Exception, SystemExit):
-                output = torch.as_tensor(tried(*arguments, mask)).detach()
-                if output.shape == wanted.shape:
-                    ran[one] = nearly_equal(
-                        output, wanted, exercise.atol, exercise.rtol
-                    )
-                    if one == "added":  # and it is not only asked whether it is zero
-                        less = torch.as_tensor(
-                            replace(tried, low=-1.0)(*arguments, mask)
-                        ).detach()
-                        ran[one] = ran[one] and not torch.equal(less, output)
+        with_form = replace(contract, mask_form=form)
+        ran = _kinds_that_run(with_form, kinds, exercise, arguments, num_heads)
         if ran:
             right = [one for one, is_right in ran.items() if is_right]
             found = replace(contract, mask_form=form, mask_kind=[*right, *ran][0])
-            return found if right or kind != "auto" else lengths or found
+            if not wrong and (right or kind != "auto"):
+                return found
+            if lengths is not None:
+                return lengths
+            wrong += [replace(found, mask_kind=one) for one in (*right, *ran)]
+    if wrong:  # several forms run, so the one whose numbers are those of a known fault is meant
+        return next(filter(names_a_fault, wrong), wrong[0])
     if not contract.mask_required:
         return replace(contract, mask="")
     # What must be given, and takes only lengths, is judged by them even if it is wrong.
     return contract if fits is None else counted
+
+
+def _kinds_that_run(
+    contract: Contract,
+    kinds: Sequence[str],
+    exercise: Exercise,
+    arguments: Sequence[Tensor],
+    num_heads: int,
+) -> dict[str, bool]:
+    """The kinds of mask whose call gives something of the right shape, and whether its numbers are right."""
+    form = contract.mask_form
+    q_len, k_len = (x.shape[-2] for x in arguments[:2])
+    samples, heads = BATCH if "b" in form else 1, num_heads if "h" in form else 1
+    mask = random_mask(Generator().manual_seed(1), samples, heads, q_len, k_len)
+    mask = mask if "q" in form else mask[..., :1, :].expand_as(mask)
+    wanted = exercise.reference(*arguments, mask)
+    ran: dict[str, bool] = {}
+    for one in kinds:
+        tried = replace(contract, mask_kind=one)
+        with suppress(Exception, SystemExit):
+            output = torch.as_tensor(tried(*arguments, mask)).detach()
+            if output.shape != wanted.shape:
+                continue
+            ran[one] = nearly_equal(output, wanted, exercise.atol, exercise.rtol)
+            if one == "added":  # and it is not only asked whether it is zero
+                other = replace(tried, low=-1.0)(*arguments, mask)
+                less = torch.as_tensor(other).detach()
+                ran[one] = ran[one] and not torch.equal(less, output)
+    return ran
 
 
 def takes_lengths(

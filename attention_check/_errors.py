@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,13 +16,8 @@ _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "pla
 NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 
-# What to write instead, by a part of torch's own words.
-_CLUES = {
-    "Boolean value of Tensor with more than one value": "A tensor holds many answers: ask "
-    "`if mask is not None`, and turn each of its booleans over with `~mask`, not with `not`",
-    "before Module.__init__()": "The first line of `__init__` is `super().__init__()`",
-    "'Tensor' and 'tuple'": "A call that returns several things gives a tuple: take the first by `[0]`",
-}
+# Functions of an error that say what to write instead, or "". The course adds some, for newcomers.
+CLUES: list[Callable[[BaseException], str]] = []
 
 
 def describe_error(error: BaseException) -> str:
@@ -32,38 +28,13 @@ def describe_error(error: BaseException) -> str:
     where += f", `{text}`" if text else ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
-    clue = _clue(error)
-    first += f". {clue}" if clue else ""
+    first += "".join(f". {clue}" for one in CLUES if (clue := one(error)))
     return f"it raises {kind}{where}{': ' + first if first else ''}"
-
-
-def _clue(error: BaseException) -> str:
-    """What to write instead, for errors whose own words do not tell a newcomer; "" for all others."""
-    said = str(error)
-    if isinstance(error, TypeError) and re.search(
-        r"^sqrt\(\).*Tensor, not (int|float)", said
-    ):
-        return "`torch.sqrt` takes a tensor; of a number, take `math.sqrt(…)` or `… ** 0.5`"
-    for sign, clue in _CLUES.items():
-        if sign in said:
-            return clue
-    if (
-        not isinstance(error, NameError)
-        or not error.name
-        or error.__traceback__ is None
-    ):
-        return ""
-    trace = error.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    if hasattr(trace.tb_frame.f_locals.get("self"), error.name):
-        return f"It belongs to the object: write `self.{error.name}`"
-    return ""
 
 
 def no_way_back(error: RuntimeError) -> str:
     """A clause on why autograd could not compute gradients."""
-    if "inplace" in str(error):
+    if "inplace" in str(error) or "changed in place" in str(error):
         return (
             "the backward pass needs a tensor as it was, and it was changed in place later (`x[t] = ...`, "
             "`x += ...`). Use a copy, `x.clone()`, or join the parts with `torch.cat` or `torch.stack`"

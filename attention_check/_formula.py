@@ -13,6 +13,7 @@ from torch import Tensor
 Linear: TypeAlias = tuple[Tensor, Tensor | None]
 Projections: TypeAlias = Mapping[str, Any]
 Norm: TypeAlias = Callable[[Tensor], Tensor]
+Bias: TypeAlias = Callable[[int, int, int], Tensor]
 
 CALLED_WITH = ("query", "key", "value", "mask", "is_causal", "sink")
 NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -25,8 +26,14 @@ class Layer(NamedTuple):
         linear: its projections.
         head_dim: width of a head.
         norm: normalizes the input before it is projected.
+        norms_memory: whether it also normalizes an input of its own for keys and values.
         adds_input: whether a residual connection adds the input to the output.
         norm_after: normalizes this sum.
+        head_norms: normalize the heads of queries and of keys.
+        turn: rotates the heads of queries and keys by their positions.
+        tiled: query head i uses key head i % num_kv_heads; otherwise, neighbouring heads share keys.
+        null: learned keys and values, (batch or 1, heads or 1, number, head_dim), which every query sees.
+        bias: what is added to the scores, by the numbers of heads, queries and keys.
     """
 
     linear: Mapping[str, Linear]
@@ -34,6 +41,17 @@ class Layer(NamedTuple):
     norm: Norm | None = None
     adds_input: bool = False
     norm_after: Norm | None = None
+    head_norms: tuple[Norm, Norm] | None = None
+    turn: Norm | None = None
+    tiled: bool = False
+    null: tuple[Tensor, Tensor] | None = None
+    bias: Bias | None = None
+    norms_memory: bool = True
+
+
+def widths_of(layer: Layer) -> tuple[int, ...]:
+    """The widths of the inputs for queries, keys and values."""
+    return tuple(layer.linear[name][0].shape[1] for name in NAMES[:3])
 
 
 def attention_of_heads(
@@ -44,13 +62,17 @@ def attention_of_heads(
     is_causal: bool = False,
     sink: Tensor | None = None,
     *,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     softcap: float | None = None,
     window: tuple[int | None, int | None] = (None, None),
+    null: tuple[Tensor, Tensor] | None = None,
+    bias: Bias | None = None,
+    normalized: float | Tensor | None = None,
 ) -> Tensor:
     """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys.
 
-    A scale takes the place of 1 / √head_dim, and a window (left, right) counts from a query's own position.
+    A scale takes the place of 1 / √head_dim, and a window (left, right) counts from a query's own position;
+    `Layer` explains `null` and `bias`. With `normalized`, a scale, queries and keys get the length 1.
     """
     query, key, value = query.double(), key.double(), value.double()
     group = query.shape[1] // key.shape[1]
@@ -66,13 +88,17 @@ def attention_of_heads(
         visible = visible.triu(k_len - q_len - left)
     if right is not None:
         visible = visible.tril(k_len - q_len + right)
+    if null is not None:
+        more = [x.double().expand(*key.shape[:2], -1, -1) for x in null]
+        key, value = (torch.cat(x, 2) for x in zip(more, (key, value), strict=True))
+        visible = F.pad(visible, (key.shape[-2] - k_len, 0), value=True)
     unseen = ~visible.any(-2).unsqueeze(-1)
     key, value = key.masked_fill(unseen, 0.0), value.masked_fill(unseen, 0.0)
-    if scale is not None:
-        query = query * scale * query.shape[-1] ** 0.5
+    query, key = _scaled(query, key, scale, normalized)
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
+    scores = scores + (0.0 if bias is None else bias(query.shape[1], q_len, k_len))
     fill = torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0)
     weights = torch.where(visible, scores, fill).softmax(-1) * visible
     if sink is None:
@@ -83,6 +109,18 @@ def attention_of_heads(
     total = hidden.logsumexp(-1, keepdim=True)
     pooled: Tensor = weights * (total - limit).sigmoid() @ value
     return pooled
+
+
+def _scaled(
+    query: Tensor, key: Tensor, scale: Any, normalized: Any
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products, divided by √head_dim, are as a scale wants them."""
+    if normalized is not None:
+        query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+        scale = normalized
+    if scale is not None:
+        query = query * scale * query.shape[-1] ** 0.5
+    return query, key
 
 
 def named_arguments(given: Sequence[Any]) -> dict[str, Any]:
@@ -104,17 +142,28 @@ def attention_layer(
     norm: Norm | None = None,
     adds_input: bool = False,
     norm_after: Norm | None = None,
+    head_norms: tuple[Norm, Norm] | None = None,
+    turn: Norm | None = None,
+    tiled: bool = False,
+    norms_memory: bool = True,
     **declared: Any,
 ) -> Tensor:
     """The formula between the projections of a layer, in float64; `Layer` explains the other arguments."""
     residual = query.double()  # (batch, q_len, embed_dim)
     three = [x.double() for x in (query, key, value)]
     if norm is not None:
-        three = [norm(x) for x in three]
+        three = [norm(x) if x is three[0] or norms_memory else x for x in three]
     inputs = zip(NAMES[:3], three, strict=True)
     projected = [F.linear(x, *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
     query, key, value = split
+    if head_norms is not None:
+        query, key = head_norms[0](query), head_norms[1](key)
+    if turn is not None:
+        query, key = turn(query), turn(key)
+    if tiled:
+        group = query.shape[1] // key.shape[1]
+        key, value = key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
     heads = attention_of_heads(query, key, value, mask, is_causal, **declared)
     merged = heads.transpose(1, 2).flatten(-2)
     output = F.linear(merged, *linear["out_proj"])
@@ -124,22 +173,36 @@ def attention_layer(
 
 
 def products_and_scores(
-    query: Tensor, key: Tensor, layer: Layer | None
+    query: Tensor, key: Tensor, layer: Layer | None, bias: Bias | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The dot products of queries and keys, and the same divided by √head_dim, in float64."""
+    """The dot products of queries and keys, and the scores that the softmax gets, in float64."""
     query, key = query.double(), key.double()
     if layer is not None:
         if layer.norm is not None:
-            query, key = layer.norm(query), layer.norm(key)
+            query, key = (
+                layer.norm(query),
+                layer.norm(key) if layer.norms_memory else key,
+            )
         query, key = (
             F.linear(x, *layer.linear[name])
             .unflatten(-1, (-1, layer.head_dim))
             .transpose(1, 2)
             for name, x in (("q_proj", query), ("k_proj", key))
         )
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        for together in (layer.head_norms, (layer.turn, layer.turn)):
+            query, key = (
+                x if change is None else change(x)
+                for change, x in zip(
+                    together or (None, None), (query, key), strict=True
+                )
+            )
+        bias = layer.bias
+    group = query.shape[1] // key.shape[1]
+    tiled = layer is not None and layer.tiled
+    key = key.repeat(1, group, 1, 1) if tiled else key.repeat_interleave(group, dim=1)
     products = query @ key.mT
-    return products, products / query.shape[-1] ** 0.5
+    added = 0.0 if bias is None else bias(*products.shape[1:])
+    return products, products / query.shape[-1] ** 0.5 + added
 
 
 def rotate_pairs(

@@ -1,22 +1,6 @@
 """Exercises as data: a reference, cases, and known wrong answers, each with its cause.
 
-An `Exercise` takes a few lines, as its example shows, and is itself the function that checks a reader's
-answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer is judged in four steps:
-
-1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
-   same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
-   None, changes its arguments, or returns different numbers in the second call is reported at once.
-2. If all results agree with the reference (or with one of `accept`), also in further calls, the answer is
-   right. With `gradients`, those of the first result for all floating-point arguments must agree too.
-3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
-   the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
-   the answer and a wrong answer raise in a case, they agree there.
-4. If none agrees, `properties` are tried in order on the first case that fails, then general questions: is it
-   the expected result times a number, in a different order, flipped, or right for some samples only?
-
-Give cases labels that read well in "Right for one head, wrong for three heads". Put the simplest case first,
-make the size of every axis a different prime, and leave out one difficulty at a time. `exercise.audit()`
-returns what is wrong with the exercise itself; the tests call it for every exercise.
+An `Exercise` is itself the function that checks an answer; CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
@@ -31,18 +15,18 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
-from attention_check._pieces import SEEDS, changes, seed_draws
 from attention_check._results import (
     Outcome,
     a_kind_of,
     as_tensor,
+    changes,
     compare,
     kind_of,
     listed,
     nearly_equal,
     number_of_results,
+    seed_draws,
     sums_to_one,
     tensors_in,
 )
@@ -68,14 +52,14 @@ SEED = ContextVar("SEED", default=0)
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise that checks answers; call it with the reader's function. See the top of this module.
+    """An exercise that checks answers; call it with the reader's function.
 
     Args:
-        reference: the right answer. The names of its parameters are used in messages.
+        reference: the right answer. Messages use its names.
         cases: a dict from labels to functions of a `torch.Generator`, which return the arguments of a call as
             a tuple (or the only argument) and run before every call.
         wrong: known wrong answers, special ones before general ones.
-        accept: other answers that are also right, such as those of a different convention.
+        accept: other right answers, such as those of another convention.
         returns: name and axes of the result, such as "weights (q_len, k_len)"; a tuple for several results.
         run: run(answer, *arguments) uses the answer in a case; by default, it is called. `run` can first
             make an object of a class, or call a method several times.
@@ -84,9 +68,8 @@ class Exercise:
         detached: accept an answer whose results carry no gradient, as under `torch.no_grad()`.
         arrays: accept results that convert to tensors: NumPy, DLPack, lists of numbers.
         same_dtype: require the reference's dtype, not only its kind (bool, integer, floating-point).
-        seeds: accept an answer that seeds torch's own generator.
         then: a function of a right answer, which returns a clause on what else is wrong, or "".
-        takes: what kind of object the answer is, in words.
+        takes: what the answer is, in words.
         atol: absolute tolerance.
         rtol: relative tolerance.
 
@@ -104,7 +87,7 @@ class Exercise:
         Right in the case that was tried: five numbers.
         >>> check_double(lambda x: x * x)
         Not yet: x is squared. Twice x is `2 * x`.
-        >>> check_double(lambda x: 3 * x)  # an unknown mistake
+        >>> check_double(lambda x: 3 * x)
         Not yet: wrong for five numbers (x (5,)): the result is 1.5 times what is expected.
         >>> check_double.audit()
         []
@@ -121,7 +104,6 @@ class Exercise:
     detached: bool = False
     arrays: bool = True
     same_dtype: bool = False
-    seeds: bool = True
     then: Callable[[Any], str] | None = None
     takes: str = "function"
     atol: float = 1e-5
@@ -140,12 +122,11 @@ class Exercise:
             _checks.check_type("wrong", one, Wrong)
 
     def __call__(self, answer: Any) -> Verdict:
-        """Judge `answer`; whatever it does, the result is a verdict."""
+        """Judge `answer`, whatever it does."""
         if not callable(answer):
-            return not_yet(
-                f"this checker takes a {self.takes}, and was given {a_kind_of(answer)}. "
-                f"Pass the {self.takes} itself, without calling it"
-            )
+            kind = a_kind_of(answer)
+            given = f"this checker takes a {self.takes}, and was given {kind}"
+            return not_yet(f"{given}. Pass the {self.takes} itself, without calling it")
         with torch.random.fork_rng(devices=[]):
             outcomes = self._tried(answer)
             if blunder := self._blunder(answer, outcomes):
@@ -156,7 +137,7 @@ class Exercise:
                     tried = partial(self._try, answer)
                     if changes(tried, outcomes, self.atol, self.rtol):
                         return not_yet(AGAIN)
-                    if self.then is not None and (fault := self.then(answer)):
+                    if fault := self._besides(answer, right):
                         return not_yet(fault)
                     return self._judge_gradients(answer, right)
             raised = next((one.trouble for one in outcomes.values() if one.error), "")
@@ -168,7 +149,7 @@ class Exercise:
             return not_yet(self._unknown(problems))
 
     def audit(self) -> list[str]:
-        """Tell the author what is wrong with the exercise itself: a list of sentences, which may be empty."""
+        """Tell the author what is wrong with the exercise itself, in sentences."""
         rights = map(self, (self.reference, *self.accept))
         found = [f"a right answer is rejected: {one}" for one in rights if not one]
         for wrong in self.wrong:
@@ -176,6 +157,10 @@ class Exercise:
             if not message.startswith(f"Not yet: {wrong.name}. "):
                 found.append(f"{wrong.name!r} gets the verdict {message!r}")
         return found
+
+    def _besides(self, answer: Answer, right: Answer) -> str:  # noqa: ARG002
+        """A clause on what else is wrong with an answer that is right in all cases."""
+        return self.then(answer) if self.then is not None else ""
 
     # ------------------------------------------------------------------ running an answer
     def _arguments(self, case: str) -> tuple[Any, ...]:
@@ -217,9 +202,11 @@ class Exercise:
 
     def _where_it_is(self, answer: Answer, how: Any, *given: Any) -> Outcome:
         """Use an answer in this process or, without any of what judges it, in its own."""
-        if isinstance(answer, Elsewhere):
-            return answer.use(how, self, *given)  # type: ignore[no-any-return]
-        return how(self, answer, *given)  # type: ignore[no-any-return]
+        own = getattr(type(answer), "use_where_it_is", None)
+        found = (
+            how(self, answer, *given) if own is None else own(answer, how, self, *given)
+        )
+        return found  # type: ignore[no-any-return]
 
     def _used(
         self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
@@ -227,8 +214,6 @@ class Exercise:
         """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
         seed_draws(_SEED + seed)
         returned = self._call(answer, arguments)
-        if not self.seeds and torch.default_generator.initial_seed() != _SEED + seed:
-            return Outcome(trouble=SEEDS, hopeless=True)
         if isinstance(returned, Outcome):
             return returned
         trouble = self._changed(arguments, fresh)
@@ -236,11 +221,12 @@ class Exercise:
             trouble = f"the {self.takes} returns None. Write the missing lines, and return the result"
         if trouble:
             return Outcome(trouble=trouble, hopeless=True)
-        # A list of numbers is one result, unless the exercise asks for several.
+        # A list of numbers is one result, unless the exercise asks for several; a tuple, if it asks for one.
         many = isinstance(self.returns, tuple) and len(self.returns) > 0
-        if isinstance(returned, list):
+        one_only = isinstance(self.returns, str)
+        if isinstance(returned, (list, tuple) if one_only else list):
             many = many or any(isinstance(one, Tensor) for one in returned)
-            returned = tuple(returned) if many else returned
+            returned = tuple(returned) if many else list(returned)
         results: list[Any] = []
         try:
             for one in returned if isinstance(returned, tuple) else (returned,):
@@ -343,14 +329,11 @@ class Exercise:
         start = f"right for {listed(passed[:3])}, wrong" if passed else "wrong"
         return f"{start} for {self._place(fails)}: {problems[fails]}"
 
-    # ------------------------------------------------------------------ gradients
     def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
         """The verdict on an answer whose numbers agree with those of a reference."""
         if not self.gradients:
             return Verdict(True, self._praise(""))
-        labels = self.cases if self.gradients is True else self.gradients
-        tried = [case for case in self.cases if case in labels]
-        found = {case: self._gradients(answer, case) for case in tried}
+        found = {case: self._gradients(answer, case) for case in self._with_gradients()}
         if self.detached and all(got.error == "detached" for got in found.values()):
             return Verdict(True, self._praise(", without gradients"))
         judged = partial(self._gradient_problem, reference=reference)
@@ -364,6 +347,11 @@ class Exercise:
         case, problem = next(pair for pair in problems.items() if pair[1])
         where = f"but not the gradients, for {self._place(case)}: {problem}"
         return not_yet(f"the numbers are right, {where}")
+
+    def _with_gradients(self) -> list[str]:
+        """The cases whose gradients are compared."""
+        labels = self.gradients or ()
+        return [case for case in self.cases if labels is True or case in labels]
 
     def _gradients(self, answer: Answer, case: str) -> Outcome:
         """The gradients of the first result for all floating-point arguments."""
@@ -416,7 +404,6 @@ class Exercise:
             return f"{title} {compare((), mine, right, self.atol, self.rtol)}"
         return ""
 
-    # ------------------------------------------------------------------ words
     def _place(self, case: str) -> str:
         """A case in words, with the sizes of its arguments."""
         shapes = [

@@ -1,16 +1,18 @@
-"""The projections and heads of somebody's layer: declared, found by their usual names, or fused."""
+"""The projections and heads of somebody's layer: declared, found by their usual names, or by what they do."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import permutations
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attention_check._formula import NAMES, Layer, Linear, Projections
+from attention_check._formula import NAMES, Linear, Projections
 from attention_check._verdicts import Answer
 from mha_lib import _checks
 
@@ -94,14 +96,41 @@ def distinct(layer: nn.Module) -> nn.Module:
     return changed
 
 
+def attentions_in(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The smallest parts of a module that hold all projections of an attention, or itself, by name."""
+    found = [
+        one
+        for name, part in module.named_children()
+        for one in attentions_in(part, f"{path}.{name}".lstrip("."))
+    ]
+    with suppress(ValueError):
+        if not found and heads_of(module) is not None:
+            projections_of(module, None)
+            found = [(path, module)]
+    yield from found
+
+
+def is_model(module: nn.Module, parts: Sequence[tuple[str, nn.Module]]) -> bool:
+    """Whether a module has several attentions, or other matrices beside those of one: then it is no layer."""
+    known = {id(x) for _, part in parts for x in part.parameters()}
+    beside = (x for x in module.parameters() if id(x) not in known and x.ndim > 1)
+    return len(parts) > 1 or (len(parts) == 1 and any(True for _ in beside))
+
+
 def heads_of(layer: Any) -> int | None:
-    """The number of heads under one of its usual names, in the layer or in one of its parts."""
-    parts = layer.modules() if isinstance(layer, nn.Module) else [layer]
-    numbers = (getattr(part, name, None) for part in parts for name in NUMBERS)
-    return next(
-        (one for one in numbers if isinstance(one, int) and not isinstance(one, bool)),
-        None,
-    )
+    """The number of heads under one of its usual names, in the layer, its parts or its config."""
+    parts = [*layer.modules()] if isinstance(layer, nn.Module) else [layer]
+    configs = [getattr(part, "config", None) for part in parts]
+    for one in (*parts, *configs):
+        for name in NUMBERS:
+            number = getattr(one, name, None)
+            if isinstance(number, int) and not isinstance(number, bool):
+                return number
+    width = getattr(layer, "head_dim", None)
+    query = _named(layer, USUAL["q_proj"])
+    if query is None or not isinstance(width, int):
+        return None
+    return len(_weights(query)[0]) // width
 
 
 def projections_of(
@@ -114,11 +143,12 @@ def projections_of(
     if given is None and isinstance(layer, nn.Module) and not _all_named(layer):
         inside = [x for x in layer.modules() if isinstance(x, nn.MultiheadAttention)]
         layer = inside[0] if len(inside) == 1 else layer
-    if given is None and isinstance(layer, nn.MultiheadAttention):
-        weights: Any = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    if given is None and _like_torchs(layer):
         if layer.in_proj_weight is not None:
-            weights = layer.in_proj_weight.chunk(3)
-        bias = layer.in_proj_bias
+            weights: Any = layer.in_proj_weight.chunk(3)
+        else:
+            weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        bias = getattr(layer, "in_proj_bias", None)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         pairs = (*zip(weights, biases, strict=True), layer.out_proj)
         given = dict(zip(NAMES, pairs, strict=True))
@@ -129,8 +159,24 @@ def projections_of(
         if (one := given.get(name)) is None:
             rule = f"hold {', '.join(NAMES)}, each an nn.Linear or (weight, bias)"
             raise _checks.refusal("projections", rule, f"none for {name}")
+        if isinstance(one, str):
+            try:
+                one = attrgetter(one)(layer)
+            except AttributeError:
+                rule = "be the path of a part of the layer"
+                raise _checks.refusal(
+                    f"the {name} of projections", rule, repr(one)
+                ) from None
         found[name] = _weights(one)
     return found
+
+
+def _like_torchs(layer: Any) -> bool:
+    """Whether the weights of queries, keys and values are one parameter, as in torch's own layer."""
+    return isinstance(layer, nn.MultiheadAttention) or all(
+        isinstance(getattr(layer, name, None), kind)
+        for name, kind in (("in_proj_weight", Tensor), ("out_proj", nn.Module))
+    )
 
 
 def orders_of(layer: Any, num_heads: int) -> list[Order]:
@@ -141,6 +187,41 @@ def orders_of(layer: Any, num_heads: int) -> list[Order]:
             forms = FORMS if rows % (parts * num_heads) == 0 else FORMS[:1]
             return [Order(letters, form) for form in forms for letters in ORDERS[parts]]
     return []
+
+
+def order_by_name(layer: Any) -> tuple[str, str]:
+    """The name of a fused projection and the order that it says, such as "to_qkv" and "qkv"; or "" twice."""
+    for name in (*FUSED, *FUSED_KEYS):
+        if _named(layer, [name]) is not None:
+            short = name.replace("query", "q").replace("key", "k").replace("value", "v")
+            letters = "".join(letter for letter in short if letter in "qkv")
+            return (name, letters) if letters else ("", "")
+    return "", ""
+
+
+def by_shape(layer: nn.Module) -> Iterator[tuple[str, Projections]]:
+    """Four linear layers in all roles that their shapes allow, and these in words."""
+    named = [(name, x) for name, x in layer.named_modules() if _is_linear(x)]
+    parts = [(name, _weights(x)) for name, x in named] if len(named) == 4 else []
+    for four in permutations(parts, 4):
+        query, key, value, last = (one[1][0] for one in four)
+        fits = len(query) % len(key) == 0 and len(key) == len(value)
+        if fits and last.shape == query.mT.shape:
+            said = ", ".join(f"`{name}`" for name, _ in four)
+            given = dict(zip(NAMES, (one for _, one in four), strict=True))
+            yield f"{said} as q, k, v, output", given
+
+
+def _is_linear(part: nn.Module) -> bool:
+    return _in_width(part) > 0 and not isinstance(part, nn.MultiheadAttention)
+
+
+def of_queries(layer: nn.Module) -> tuple[nn.Module, int] | None:
+    """The module that projects queries, and the number of parts that it makes: 3 if keys and values too."""
+    for names, parts in ((FUSED, 3), (USUAL["q_proj"], 1)):
+        if isinstance(one := _named(layer, names), nn.Module):
+            return one, parts
+    return None
 
 
 def _found(layer: Any, order: Order, num_heads: int) -> dict[str, Any]:
@@ -196,58 +277,74 @@ def _named(layer: Any, names: list[str]) -> Any:
 
 
 def _projection(one: Any) -> Any:
-    """What has a weight, or the only linear layer of a module that has none."""
-    if isinstance(one, nn.Module) and not isinstance(
-        getattr(one, "weight", None), Tensor
-    ):
-        inside = [part for part in one.modules() if isinstance(part, nn.Linear)]
-        one = inside[0] if len(inside) == 1 else None
-    return one if isinstance(getattr(one, "weight", None), Tensor) else None
+    """What is itself a projection, or the only one of the parts of a module that has none."""
+    if not isinstance(one, nn.Module):
+        return one if isinstance(getattr(one, "weight", None), Tensor) else None
+    inside = [part for part in one.modules() if _in_width(part)]
+    # A wrapper, such as LoRA's, has several linear layers, and maps vectors as one.
+    if inside and (isinstance(one, nn.Linear) or _is_affine(one)):
+        return one
+    return inside[0] if len(inside) == 1 else None
+
+
+def _in_width(part: nn.Module) -> int:
+    """The width of the vectors that a linear layer takes, maybe a quantized one or a convolution."""
+    if type(part).__name__ == "Conv1D":  # the transposed linear layer of GPT-2
+        weight: Any = part.weight
+        return int(weight.shape[0])
+    if isinstance(part, nn.Conv1d):
+        return part.in_channels if part.kernel_size == (1,) else 0
+    weight = getattr(part, "weight", None)
+    if isinstance(weight, Tensor) and weight.ndim == 2:
+        return 0 if isinstance(part, nn.Embedding) else int(weight.shape[1])
+    width = getattr(part, "in_features", 0)
+    return width if isinstance(width, int) else 0
+
+
+def _mapped(one: nn.Module, rows: Tensor) -> Tensor:
+    """What a projection makes of vectors, in float64 where it can be computed so."""
+    with suppress(Exception):
+        one = copy.deepcopy(one).double()
+    first = next(x for x in one.modules() if _in_width(x))
+    place = next(iter(one.parameters()), torch.zeros(()))
+    given = rows.to(place.device, place.dtype)
+    with torch.no_grad():
+        if isinstance(first, nn.Conv1d):
+            return _double(one(given.mT[None])[0].mT)
+        return _double(one(given))
+
+
+def _is_affine(one: nn.Module) -> bool:
+    """Whether a module maps sums of vectors to sums, as a linear layer with a bias does."""
+    width = next(filter(None, map(_in_width, one.modules())))
+    with suppress(Exception):
+        rows = torch.linspace(-9.0, 9.0, 3 * width).sin().view(3, width)
+        rows = torch.cat((rows, rows[:1] + rows[1:2] - rows[2:]))
+        mapped = _mapped(one, rows)
+        return mapped.ndim == 2 and torch.allclose(
+            mapped[0] + mapped[1] - mapped[2], mapped[3], atol=0.1
+        )
+    return False
 
 
 def _weights(one: Any) -> Linear:
     """Weight (out, in) and bias of a module, a weight or a pair, in float64."""
-    pair = (
-        (one.weight, getattr(one, "bias", None)) if isinstance(one, nn.Module) else one
+    plain = (
+        type(one).forward is nn.Linear.forward if isinstance(one, nn.Linear) else False
     )
+    if isinstance(one, nn.Module) and not plain:
+        # By what it does: with additions such as LoRA's, and whichever way its weight is stored.
+        width = next(filter(None, map(_in_width, one.modules())))
+        constant = _mapped(one, torch.zeros(1, width))[0]
+        weight = (_mapped(one, torch.eye(width)) - constant).mT
+        return weight, constant if bool(constant.any()) else None
+    pair = (one.weight, one.bias) if isinstance(one, nn.Module) else one
     weight, bias = pair if isinstance(pair, (tuple, list)) else (pair, None)
-    weight = _double(weight)
-    if type(one).__name__ == "Conv1D":  # the transposed linear layer of GPT-2
-        weight = weight.mT
-    return weight, None if bias is None else _double(bias)
+    return _double(weight), None if bias is None else _double(bias)
 
 
 def _double(array: Any) -> Tensor:
     return torch.as_tensor(array).detach().to("cpu", torch.float64)
-
-
-def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]]:
-    """The layer with what its formula may have besides, and each in words.
-
-    A norm of the input's width may stand before the projections, after the output or, as in BERT, after a
-    residual connection, which may also stand alone.
-    """
-    yield "adds its input", layer._replace(adds_input=True)
-    width = layer.linear["q_proj"][0].shape[1]
-    for name, part in attention.named_modules():
-        shapes = {parameter.shape for parameter in part.parameters()}
-        is_norm = "norm" in f"{name.rpartition('.')[2]} {type(part).__name__}".lower()
-        if not is_norm or shapes != {(width,)}:
-            continue
-        norm = partial(_normalized, copy.deepcopy(part).to("cpu").requires_grad_(False))
-        yield f"`{name}` before", layer._replace(norm=norm)
-        both = layer._replace(norm=norm, adds_input=True)
-        yield f"`{name}` before · adds its input", both
-        yield f"`{name}` after", layer._replace(norm_after=norm)
-        after = layer._replace(adds_input=True, norm_after=norm)
-        yield f"adds its input · `{name}` after", after
-
-
-def _normalized(norm: nn.Module, x: Tensor) -> Tensor:
-    """What a norm gives in its own dtype, on which its epsilon may depend, as float64."""
-    own = next(norm.parameters()).dtype
-    result: Tensor = norm(x.to(own))
-    return result.double()
 
 
 def call_torch_layer(layer: nn.MultiheadAttention) -> Answer:

@@ -1,25 +1,4 @@
-r"""Cases and known mistakes as an author writes them: in a Markdown file beside the module of the exercise.
-
-    ## check_triangle
-
-    - 5 queries, 5 keys: `5, 5`
-    - scores of 5 keys: `randn(g, 3, 5)`
-    - **the triangle starts at the first key.** Queries and keys end together, so the diagonal must move by
-      the difference of the two lengths.
-      - `k_len - q_len` → `0`
-    - **the mask is inverted.** True means that the query may attend to the key.
-      - `lambda q_len, k_len: ~causal_mask(q_len, k_len)`
-
-The section has the name of the exercise. An item that begins with bold text is a mistake. It has a name, a
-cause and, below them, code that makes the mistake: one or more edits of the source of the reference (a
-function or class) and of the functions and classes of its module that it uses. The old text must
-occur there exactly once (`\n` begins a new line). There may be several new texts: `0` → `1` or `2` makes
-two wrong answers. If no short edit makes the mistake, write an expression whose value is a wrong answer.
-A cause that begins with *A convention.* tells what others call right.
-Every other item is a case. It has a label and the arguments of the call, which may use the generator `g`.
-The code may use the names of the module and of `mha_lib`, and torch, F, nn, ceil, sqrt, partial and randn.
-Paragraphs, and headings of other levels, are for authors.
-"""
+"""Cases and known mistakes as an author writes them, in a Markdown file; CONTRIBUTING.md shows the form."""
 
 from __future__ import annotations
 
@@ -30,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from math import ceil, sqrt
 from pathlib import Path
@@ -80,6 +59,8 @@ class Texts:
         ValueError: the text does not have the form above; the message begins with file and line.
     """
 
+    kind: type[Exercise] = Exercise  # what a call makes
+
     def __init__(self, module: str, *, few: bool = False) -> None:
         self._module, self._few = vars(sys.modules[module]), few
         self.path = Path(self._module["__file__"]).with_suffix(".md")
@@ -108,7 +89,7 @@ class Texts:
             few = f"`{name}` names fewer than three mistakes"
             raise self._error(self._sections[name][0], few)
         cases = options.pop("cases", None) or self.cases(name, names)
-        return Exercise(reference=reference, cases=cases, wrong=wrong, **options)
+        return self.kind(reference=reference, cases=cases, wrong=wrong, **options)
 
     def cases(self, name: str, names: _Names | None = None) -> dict[str, Answer]:
         """The cases of a section, as a dict from labels to functions of a generator."""
@@ -182,7 +163,7 @@ class Texts:
         if reference is None:
             lacking = "there is no reference whose source could be edited"
             raise self._error(line, lacking)
-        source = _source(reference, [])
+        source = _whole_source(reference)
         for number, old, new in edits:
             old, new = old.replace(r"\n", "\n"), new.replace(r"\n", "\n")
             if (count := source.count(old)) != 1:
@@ -228,6 +209,11 @@ class Texts:
                 last.text += f" {line.strip()}"
             else:
                 last = None
+
+
+@cache
+def _whole_source(thing: Any) -> str:
+    return _source(thing, [])
 
 
 def _source(thing: Any, known: list[Any]) -> str:

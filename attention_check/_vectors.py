@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial, wraps
 from itertools import chain, cycle
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from attention_check._aspects import ASPECTS, exercise_of
-from attention_check._check import finding_of
-from attention_check._formula import named_arguments
-from attention_check._report import NOT_TRIED, Finding, Report
+from attention_check._formula import CALLED_WITH, named_arguments
+from attention_check._judging import Exercise
+from attention_check._report import NOT_TRIED, Finding, Report, finding_of
+from attention_check._sequences import decoding_exercise, rotary_exercise
+from attention_check._verdicts import Answer
 from mha_lib import _checks
 
-FORMAT = "attention conformance 2"
+# Another number when cases change: results of earlier cases are then refused.
+FORMAT = "attention conformance 3"
+GRADIENTS = tuple(f"gradient of the {name}" for name in CALLED_WITH[:3])
 
 
 def _plain(value: Any) -> Any:
@@ -27,62 +33,133 @@ def _plain(value: Any) -> Any:
     return "NaN" if value != value else value
 
 
+def _exercises() -> dict[str, tuple[Exercise, tuple[str, ...]]]:
+    """Aspect -> its exercise, for answers that return arrays, and the names of its arguments."""
+    # Options together would be many cases.
+    names = [name for name in ASPECTS if name not in ("together", "gradients")]
+    found = {name: (exercise_of(name), CALLED_WITH) for name in names}
+    taught = exercise_of("gradients")
+    wrong = [replace(one, answer=_gradients_of(one.answer)) for one in taught.wrong]
+    told: Any = {"wrong": wrong, "returns": GRADIENTS, "gradients": False}
+    taught = replace(taught, reference=_gradients_of(taught.reference), **told)
+    turned = rotary_exercise(), ("x", "positions")
+    whole = decoding_exercise()
+    whole = replace(whole, run=_whole_or_run(whole.run))
+    rest = ("query", "key", "value", "chunks")
+    return found | {
+        "gradients": (taught, CALLED_WITH),
+        "rotary": turned,
+        "decoding": (whole, rest),
+    }
+
+
+def _gradients_of(answer: Answer) -> Answer:
+    """What returns the gradients of an attention for query, key and value.
+
+    The gradient of the output rises evenly from 0.5 to 1.5 over all of its numbers.
+    """
+
+    @wraps(answer)
+    def gradients(*given: Any) -> tuple[Tensor, ...]:
+        three = [x.double().requires_grad_() for x in given[:3]]
+        output = answer(*three, *given[3:])
+        if not output.requires_grad:
+            return tuple(map(torch.zeros_like, three))
+        ramp = torch.linspace(0.5, 1.5, output.numel()).to(output).view(output.shape)
+        return torch.autograd.grad(output, three, ramp, materialize_grads=True)
+
+    return gradients
+
+
+class _Recorded:
+    """Results that stand in a file, in the order in which an exercise asks for them."""
+
+    def __init__(self, results: Sequence[Any]) -> None:
+        # It calls its answer on every case in turn, on the last one twice, and then on all again.
+        self.replies = chain(results, results[-1:], cycle(results))
+
+    def __call__(self, *_: Any) -> Any:
+        return next(self.replies)
+
+
+def _whole_or_run(run: Any) -> Answer:
+    """What runs a decoder, or takes the outputs of all its calls from a file."""
+
+    @wraps(run)
+    def either(answer: Answer, *given: Any) -> Any:
+        return answer() if isinstance(answer, _Recorded) else run(answer, *given)
+
+    return either
+
+
 def vectors() -> dict[str, Any]:
     """The cases for a function, in a form that JSON supports, to judge attention in another language.
 
     In the dict of "format" and "cases", each case has its aspect, `query`, `key`, `value` (batch, num_heads,
-    len, head_dim), `mask` (True = may attend, or None), `is_causal` and `sink`. NaN is the string "NaN".
+    len, head_dim), `mask` (True = may attend, or None), `is_causal` and `sink`; its result is the output. In
+    "gradients", it is a list of the gradients of query, key and value, where that of the output rises evenly
+    from 0.5 to 1.5; in "rotary", `x` rotated by its `positions`, neighbours in pairs, with the base 10,000;
+    in "decoding", the outputs of causal attention whose calls get `chunks` tokens. NaN is the string "NaN".
 
     Example:
         >>> vectors()["cases"][0]["aspect"]
         'scores'
     """
     found = []
-    for aspect in ASPECTS[:-1]:  # an array has no gradient
-        for number, (case, make) in enumerate(exercise_of(aspect).cases.items()):
-            given = named_arguments(make(Generator().manual_seed(number)))
-            said = {name: _plain(one) for name, one in given.items()}
-            found.append({"aspect": aspect, "case": case, **said})
+    for aspect, (exercise, names) in _exercises().items():
+        for case in exercise.cases:
+            made: Any = exercise._arguments(case)
+            if names[-1] == "chunks":
+                made = [*made[:3], made[3:]]
+            own = names is not CALLED_WITH
+            said = dict(zip(names, made, strict=True)) if own else named_arguments(made)
+            plain = {name: _plain(one) for name, one in said.items()}
+            found.append({"aspect": aspect, "case": case, **plain})
     return {"format": FORMAT, "cases": found}
 
 
-def check_results(results: Sequence[Any]) -> Report:
+def check_results(results: Sequence[Any] | Mapping[str, Any]) -> Report:
     """Judge the results of an attention in another language for the cases of `vectors`.
 
-    The `results` contain, for each case, the output (batch, num_heads, q_len, head_dim) as nested lists with
-    NaN or "NaN", or None if the attention does not support the case, whose aspect is then not tried.
+    The `results` contain, for each case, its result as nested lists with NaN or "NaN", or None if the
+    attention does not support the case, whose aspect is then not tried. In a file they are in a dict that
+    says for which cases they are, {"format": …, "results": […]}, with the format of `vectors`.
 
     Raises:
-        TypeError: `results` is not a list or tuple.
-        ValueError: there are more or fewer results than cases, or one is not an array of numbers.
+        TypeError: `results` is neither a list or tuple nor such a dict.
+        ValueError: there are more or fewer results than cases, they belong to other cases, or one is not an
+            array of numbers.
 
     Example:
         >>> check_results([None] * len(vectors()["cases"])).findings["masks"]
         not tried: there is no result
     """
-    cases = vectors()["cases"]
+    if isinstance(results, Mapping):  # a list is of this very version
+        _checks.check_choice("the format of results", results.get("format"), [FORMAT])
+        results = results.get("results", ())
+    exercises = _exercises()
+    number = sum(len(exercise.cases) for exercise, _ in exercises.values())
     if not isinstance(results, (list, tuple)):
         raise _checks.wrong_type("results", "a list", results)
-    if len(results) != len(cases):
-        rule = f"hold {len(cases)} entries, one for each case"
+    if len(results) != number:
+        rule = f"hold {number} entries, one for each case"
         raise _checks.refusal("results", rule, len(results))
-    outputs: dict[str, list[Tensor | None]] = {aspect: [] for aspect in ASPECTS[:-1]}
-    for number, (case, result) in enumerate(zip(cases, results, strict=True)):
-        outputs[case["aspect"]].append(_read(number, result))
-    findings: dict[str, Finding] = {}
-    for aspect, mine in outputs.items():
-        # An exercise calls its answer on every case in turn, on the last one twice, and then on all again.
-        replies = chain(mine, mine[-1:], cycle(mine))
+    findings, first = {}, 0
+    for aspect, (exercise, _) in exercises.items():
+        places = range(first, first := first + len(exercise.cases))
+        read = partial(_read, several=aspect == "gradients")
+        mine = [read(place, results[place]) for place in places]
         findings[aspect] = Finding(NOT_TRIED, "there is no result")
         if not any(one is None for one in mine):
-            verdict = exercise_of(aspect)(lambda *_, of=replies: next(of))
-            findings[aspect] = finding_of(verdict)
-    return Report(findings)
+            findings[aspect] = finding_of(exercise(_Recorded(mine)))
+    return Report(findings, f"results, {FORMAT}")
 
 
-def _read(number: int, result: Any) -> Tensor | None:
+def _read(number: int, result: Any, several: bool) -> Any:
     if result is None:
         return None
+    if several and isinstance(result, list):
+        return tuple(_read(number, one, False) for one in result)
     try:
         return torch.tensor(_numbers(result), dtype=torch.float64)
     except (TypeError, ValueError) as error:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import torch
-
-from attention_check._errors import no_way_back
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
@@ -33,66 +29,6 @@ class UnfinishedError(NotImplementedError):
 
 class FaultError(UnfinishedError):
     """Raised by the `run` of an exercise; its message says what is wrong with an answer that is complete."""
-
-
-def part_of(answer: Any, made: Any, name: str) -> Any:
-    """The attribute of an object that an answer has made, or an UnfinishedError that says what to write."""
-    if (part := getattr(made, name, None)) is not None:
-        return part
-    if is_local(answer, name):
-        raise UnfinishedError(
-            f"`{name}` is only a local variable of `__init__`, which is gone when `forward` runs. Keep it on "
-            f"the object: `self.{name} = …`"
-        )
-    raise UnfinishedError(
-        f"`__init__` makes no `{name}`. Write it there first, then `forward`"
-    )
-
-
-def made_by_name(make: Any, *first: Any, **sizes: Any) -> Any:
-    """What a class makes of sizes of which later cells, too, give some by name."""
-    taken = inspect.signature(make).parameters
-    open_ended = any(
-        one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()
-    )
-    lacks = [name for name in sizes if name not in taken]
-    if lacks and not open_ended:
-        raise UnfinishedError(
-            f"`__init__` takes no `{lacks[0]}`. Later cells give it by this name: keep the names of the stub"
-        )
-    return make(*first, **sizes)
-
-
-def unlearned(module: Any, returned: Any) -> str:
-    """What is saved and gets no gradient from the first result: names, or "nothing".
-
-    That is a detached parameter, or a buffer that the stored weights of a later page lack.
-    """
-    first = returned[0] if isinstance(returned, (tuple, list)) else returned
-    if getattr(first, "requires_grad", False):
-        try:
-            # The loss is the dot product with fixed numbers, all different.
-            ramp = torch.linspace(0.5, 1.5, first.numel(), dtype=first.dtype)
-            (first * ramp.view(first.shape)).sum().backward()
-        except RuntimeError as error:
-            raise UnfinishedError(no_way_back(error)) from error
-    learned = {name for name, one in module.named_parameters() if one.grad is not None}
-    return (
-        ", ".join(name for name in module.state_dict() if name not in learned)
-        or "nothing"
-    )
-
-
-def wrong_bias(name: str, wanted: bool) -> str:
-    """A sentence on a projection that has a bias without being asked for one, or has none although asked."""
-    when, has = ("with", "no") if wanted else ("without", "a")
-    return f"{when} `bias=True`, `{name}` has {has} bias. Hand it on: `nn.Linear(…, bias=bias)`"
-
-
-def is_local(answer: Any, name: str) -> bool:
-    """Whether `__init__` of a class has a local variable of this name: a `self.` may be forgotten."""
-    code = getattr(getattr(answer, "__init__", None), "__code__", None)
-    return code is not None and name in code.co_varnames
 
 
 @dataclass(frozen=True, repr=False)

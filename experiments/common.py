@@ -231,8 +231,8 @@ def rounded(value: Any) -> Any:
 def check_comparison(arms: Mapping[str, Arm]) -> None:
     """Refuse a script whose arms are not trained alike, apart from those that say why they compare nothing.
 
-    Only the model may differ. Steps may where the label names them, and so may the arguments of the function
-    that makes the batches, as in `partial(batch, task)`.
+    Only the model may differ. Steps may where the label names them, and with them the number of seeds; so may
+    the arguments of the function that makes the batches, as in `partial(batch, task)`.
     """
     seen: dict[str, tuple[str, Any]] = {}
     for label, arm in arms.items():
@@ -242,7 +242,8 @@ def check_comparison(arms: Mapping[str, Arm]) -> None:
             if name not in ("make_model", "measure", "keep", "because")
         }
         if f"{arm.steps} steps" in label:
-            del settings["steps"]
+            seeds = settings.pop("seeds")
+            settings[f"seeds for {settings.pop('steps')} steps"] = seeds
         for name, value in ({} if arm.because else settings).items():
             other, first = seen.setdefault(name, (label, value))
             if value != first:

@@ -1,7 +1,7 @@
 """Induction: letters that repeat with an unknown period. What do one and two layers of attention reach?
 
-Controls for one layer: as many parameters as two, two heads, and ten times the steps with one head and with
-eight. A bag's ceiling is exact.
+Which learns it sooner is counted over twenty seeds. Controls for one layer: as many parameters as two, two
+heads, and ten times the steps with one head and with eight. A bag's ceiling is exact.
 """
 
 from functools import partial
@@ -14,6 +14,7 @@ from mha_course.training import predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
 
 STEPS, SHORT, LONG = 2000, 300, 20_000
+MANY = 20  # seeds, where the text says which learns sooner
 RATES, BATCH = (7e-3, 2e-2, 6e-2), 32
 ALPHABET, LENGTH, PERIODS = 16, 24, (6, 12)
 
@@ -61,17 +62,17 @@ def measure(models):
     return {"right": right.float().mean(-1)}
 
 
-def arm(num_layers, num_heads=1, width=32, steps=STEPS, keep=0):
+def arm(num_layers, num_heads=1, width=32, steps=STEPS, **settings):
     make_model = partial(AttentionOnly, num_layers, num_heads, width)
-    return Arm(make_model, batch, measure, steps=steps, rates=RATES, keep=keep)
+    return Arm(make_model, batch, measure, steps=steps, rates=RATES, **settings)
 
 
 ARMS = {
-    f"1 layer, {SHORT} steps": arm(1, steps=SHORT),
+    f"1 layer, {SHORT} steps": arm(1, steps=SHORT, seeds=MANY),
     "1 layer": arm(1, keep=1),
     "1 layer, width 44": arm(1, width=44),
     "1 layer, 2 heads": arm(1, num_heads=2),
-    f"2 layers, {SHORT} steps": arm(2, steps=SHORT),
+    f"2 layers, {SHORT} steps": arm(2, steps=SHORT, seeds=MANY),
     "2 layers": arm(2, keep=2),
     f"1 layer, {LONG} steps": arm(1, steps=LONG),
     f"1 layer, 8 heads, {LONG} steps": arm(1, num_heads=8, steps=LONG),

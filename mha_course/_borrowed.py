@@ -6,8 +6,10 @@ import ast
 import hashlib
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from typing import Any
 
 import mha_lib
@@ -21,17 +23,20 @@ _FINISHED = """scaled_dot_product_attention multi_head_attention_forward Multihe
 _FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
 _BY_NAME = ("getattr", "globals", "locals", "vars", "open")
-_ANYWHERE = """exec eval compile __import__ get_ipython
-    magic.run magic.alias_magic magic.edit operator.attrgetter operator.methodcaller
-    sys._getframe sys.modules""".split()
-_MODULES = """importlib inspect gc ctypes pickle _pickle marshal runpy pydoc pkgutil code codeop timeit imp
-    zipimport cloudpickle dill joblib shelve copyreg cProfile profile bdb pdb doctest unittest cffi
-    multiprocessing subprocess traitlets IPython.core IPython.utils IPython.lib""".split()
-_UNPICKLES = ("allow_pickle", "weights_only")
-# What an object says of where it comes from.
-_INSIDE = """__dict__ __globals__ __builtins__ __getattribute__ __subclasses__ __code__ __closure__
-    __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
+# Those of Python's own modules that load no code and find none. What is not installed may have been written
+# while the submission ran; what is installed cannot be replaced so, since Python finds it first.
+_USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses datetime decimal difflib enum
+    fractions functools heapq io itertools json logging math os pathlib pprint random re shutil statistics
+    string sys tempfile textwrap time typing urllib warnings""".split()
+_LOADERS = "cffi cloudpickle dill joblib".split()
+_RUNS_TEXT = "exec eval compile __import__ get_ipython".split()
+_MAGICS = "config matplotlib pip precision shell".split()  # which run no Python
+# Parts of names by which code is loaded, unpickled, or found from an object that comes from it.
+_REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
+    traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
+    __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
+_DEEPEST = 150  # parts of the syntax tree in one another
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
 
@@ -42,8 +47,18 @@ def parsed(cell: str) -> ast.Module:
     helped = re.sub(r"(?m)^[ \t]*\?*[\w.]+\?+[ \t]*$", "", timed)
     for text in (plain, re.sub(_MAGIC, _without_magic, helped)):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return ast.parse(text)
+            return _flat(ast.parse(text))
     return ast.Module([], [])
+
+
+def _flat(tree: ast.Module) -> ast.Module:
+    """A syntax tree, if functions that call themselves can walk it; else a RecursionError."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [below for node in level for below in ast.iter_child_nodes(node)]
+    if level:
+        raise RecursionError
+    return tree
 
 
 def _without_magic(line: re.Match[str]) -> str:
@@ -55,7 +70,7 @@ class Words:
 
     Args:
         sources: where -> code, such as "code cell 3" -> "x = 2".
-        handed_out: code that everybody has, whose words may be used.
+        handed_out: code that everybody has: its words may be used, and its statements are not looked at.
     """
 
     def __init__(self, sources: Mapping[str, str], handed_out: Iterable[str]) -> None:
@@ -69,28 +84,25 @@ class Words:
             for where, source in sources.items()
             if not self.trees[where].body and re.sub(r"#.*", "", source).strip()
         }
+        self.files = {re.split(r"/|\.py$", where)[0] for where in sources}
         for where, tree in self.trees.items():
             for node in ast.walk(tree):
-                if isinstance(node, (ast.Import, ast.ImportFrom)):
-                    self._import(node)
+                self._import(node)
             for statement in tree.body:
                 for name in _bound(statement):
                     self.defined.setdefault(name, []).append((where, statement))
                 if isinstance(statement, ast.Assert):
                     self.asserted |= _parts(statement)
-        code = [node for cell in handed_out for node in parsed(cell).body]
-        self.allowed = {part for node in code for part in _parts(node)}
-        whole = [pair for node in code for pair in (*_words(node), *_imports(node))]
-        self.allowed |= {word for word, _ in whole}
+        given = [node for cell in handed_out for node in parsed(cell).body]
+        self.given = {ast.dump(node) for node in given}
+        self.allowed = {part for node in given for part in _parts(node)}
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
-        module = str(getattr(node, "module", ""))
-        for one in node.names:
-            whole = f"{module}.{one.name}".strip(".")
-            self.origins[one.asname or one.name] = whole
+    def _import(self, node: ast.AST) -> None:
+        for name, whole in _imported(node):
+            self.origins[name] = whole
             everything = {"mha_course.built.*": built, "mha_lib.*": mha_lib}.get(whole)
-            for name in getattr(everything, "__all__", ()):
-                self.origins[name] = f"{module}.{name}"
+            for one in getattr(everything, "__all__", ()):
+                self.origins[one] = whole.replace("*", one)
 
     def like(self, name: str) -> list[str]:
         """Other functions with as many parameters; in an assert, the page uses its own."""
@@ -122,14 +134,36 @@ class Words:
     def reaching(self) -> Iterator[str]:
         """Sentences on what could hide from the text where an answer comes from."""
         for where, tree in self.trees.items():
-            for word, line in [*_words(tree), *_imports(tree)]:
-                whole, parts = self._origin(word), word.split(".")
-                reach = parts[-1] == "reference" or not set(_INSIDE).isdisjoint(parts)
-                reach |= ".sys.modules" in whole or word in (*_MODULES, *_UNPICKLES)
-                for known in _ANYWHERE:
-                    reach |= f"{whole}.".startswith((f"{known}.", f"{known}()."))
-                if reach and word not in self.allowed:
-                    yield f"Line {line} of {where} uses `{whole}`."
+            for statement in tree.body:
+                if ast.dump(statement) not in self.given:
+                    for word, line in self._reached(statement):
+                        yield f"Line {line} of {where} uses `{word}`."
+
+    def _reached(self, statement: ast.stmt) -> Iterator[tuple[str, int]]:
+        """What a statement uses that could hide something, with the lines."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.keyword) and node.arg in _REACHING:
+                yield node.arg, node.value.lineno
+            for _, whole in _imported(node):
+                if self._is_far(whole, is_imported=True):
+                    yield whole, getattr(node, "lineno", 0)
+        for word, line in _words(statement):
+            whole, is_imported = self._origin(word), word.split(".")[0] in self.origins
+            if self._is_far(whole, is_imported=is_imported):
+                yield whole, line
+
+    def _is_far(self, whole: str, *, is_imported: bool) -> bool:
+        """Whether a name may lead to any code."""
+        first, *others = whole.split(".")
+        runs = re.split(r"\W", first)[0] in _RUNS_TEXT or "sys.modules" in whole
+        is_magic = first == "magic" and others[0] not in _MAGICS
+        if runs or is_magic or not {*others}.isdisjoint(_REACHING):
+            return True
+        if not is_imported or first in (*self.files, *_OURS):
+            return False
+        if first in sys.stdlib_module_names:
+            return first not in _USUAL
+        return first in _LOADERS or PathFinder.find_spec(first) is None
 
     def _origin(self, word: str) -> str:
         first, dot, rest = word.partition(".")
@@ -143,9 +177,10 @@ class Words:
 
     def _answer(self, call: str) -> Iterator[tuple[str, ast.AST]]:
         """The definitions of an answer and, in turn, of what it uses, without the course's solutions."""
-        answer: Any = ast.parse(call, mode="eval").body
-        yield "its check", answer.args[0]
-        left, known = [word for word, _ in _words(answer.args[0])], set[str]()
+        checked: Any = ast.parse(call, mode="eval").body
+        answer = checked.args[0]
+        yield "its check", answer
+        left, known = [word for word, _ in _words(answer)], set[str]()
         while left:
             name = left.pop().partition(".")[0]
             for where, statement in () if name in known else self.defined.get(name, ()):
@@ -170,18 +205,12 @@ def _words(tree: ast.AST) -> list[tuple[str, int]]:
     return found
 
 
-def _imports(tree: ast.AST) -> list[tuple[str, int]]:
-    """What is imported that may fetch anything, and what is unpickled, with the lines."""
-    found = list[tuple[str, int]]()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            for name in (f"{module}{one.name}." for one in node.names):
-                known = [one for one in _MODULES if name.startswith(f"{one}.")]
-                found += [(one, node.lineno) for one in known]
-        if isinstance(node, ast.keyword) and node.arg in _UNPICKLES:
-            found.append((node.arg, node.value.lineno))
-    return found
+def _imported(node: Any) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, with where each comes from, unless that is a file beside this one."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
+        module = getattr(node, "module", "")
+        for one in node.names:
+            yield one.asname or one.name, f"{module}.{one.name}".strip(".")
 
 
 def _parts(tree: ast.AST) -> set[str]:
@@ -198,8 +227,7 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 def _parts_of_the_solution(call: str) -> set[str]:
     """The words of the course's own answer to an exercise: what it uses, others may use."""
-    answer: Any = ast.parse(call, mode="eval").body
-    name = str(getattr(answer.func, "attr", getattr(answer.func, "id", "")))
+    name = call.partition("(")[0].rpartition(".")[2]
     own = getattr(getattr(exercises, name, None), "reference", None)
     own = built.MyMultiHead if name == "check_multi_head" else own
     with suppress(TypeError, OSError, SyntaxError):

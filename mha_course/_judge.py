@@ -29,34 +29,34 @@ from safetensors.torch import load as tensors_in
 
 try:
     import cloudpickle  # type: ignore[import-untyped]
+    import psutil  # type: ignore[import-untyped]
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("grading needs `pip install cloudpickle`") from error
+    needed = "grading needs `pip install cloudpickle psutil`"
+    raise ModuleNotFoundError(needed) from error
 
-from attention_check._elsewhere import Elsewhere
 from attention_check._judging import SEED
 from attention_check._results import Outcome
 from attention_check._verdicts import Verdict
 from mha_course import _judged, _walls, exercises, plots  # noqa: F401 (it makes the list of fonts)
+from mha_course._elsewhere import Elsewhere
 from mha_course.exercises import efficiency, own
 
 # Plain data take up to fifty times their length in the judge's memory; tensors do not.
 _HEADER, _TENSORS = 4 * _walls.MEGABYTE, 256 * _walls.MEGABYTE
 _GRACE = 10  # seconds after which what ignores an alarm is ended
+_FREE = 0.05  # of the machine's memory, below which nothing can go on
+TOO_LONG = "it takes too long"
 _HELPERS = {
     "own.solution": own.solution,
     "efficiency.largest_tensor": efficiency.largest_tensor,
 }
-_CHECKERS = [name for name in exercises.__all__ if name.startswith("check_")]
+CHECKERS = [name for name in exercises.__all__ if name.startswith("check_")]
 
 cloudpickle.register_pickle_by_value(exercises)
 
 
 class EndedError(Exception):
     """The process of a submission has ended, or had to be ended; the message is a clause."""
-
-
-class LateError(EndedError):
-    """All the time of a submission is over."""
 
 
 class RaisedError(Exception):
@@ -76,11 +76,13 @@ class Submission:
     def __init__(
         self, files: dict[str, bytes], *, isolate: bool, end: float, image: str = ""
     ) -> None:
-        self.end, self.doubts, self.is_checking = end, list[str](), False
+        self.end, self.doubts = end, list[str]()
+        self.is_checking, self.check_end = False, inf
         self.folder = tempfile.TemporaryDirectory()
         self.socket, theirs = socket.socketpair()
         self.connection = Connection(os.dup(self.socket.fileno()))
-        self.over, self.excess, self.late = threading.Event(), "", inf
+        self.over, self.late = threading.Event(), inf
+        self.why: Exception | None = None  # it had to be ended
         left = end - time.monotonic() + 10 * _GRACE
         self.container = _walls.Container(image, left) if image else None
         if self.container:
@@ -104,7 +106,7 @@ class Submission:
             if self.container:
                 self.connection.send_bytes(_walls.course())
             given = files | _fonts()
-            self.ask(_judged.start, _CHECKERS, _HELPERS, given, seconds=120)
+            self.ask(_judged.start, CHECKERS, _HELPERS, given, seconds=120)
         except BaseException:
             self.__exit__()
             raise
@@ -131,14 +133,16 @@ class Submission:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
-        """End the submission when a reply is late or, on Linux, all its processes together are too large."""
-        while not self.over.wait(0.5):
-            sizes = _sizes(self.process.pid)
+        """End the submission when a reply is late, or when it takes too much memory, wherever it keeps it."""
+        while not self.over.wait(0.25):
+            sizes, memory = _sizes(self.process.pid), psutil.virtual_memory()
             if time.monotonic() > self.late:
-                self.excess = "could not be interrupted"
+                self.why = EndedError("could not be interrupted")
             elif len(sizes) > _walls.PROCESSES or sum(sizes) > _walls.MEMORY:
-                self.excess = "used too much memory, or too many processes"
-            if self.excess:
+                self.why = EndedError("used too much memory, or too many processes")
+            elif memory.available < _FREE * memory.total:
+                self.why = MemoryError("this machine has hardly any left")
+            if self.why:
                 self._kill()
 
     # ------------------------------------------------------------------ asking
@@ -147,10 +151,9 @@ class Submission:
         end = time.monotonic() + min(seconds, self.check_time())
         message: tuple[Any, ...] = function, *arguments
         while True:
-            # What asks for verdicts for ever must not begin its time anew with each.
-            if (left := end - time.monotonic()) < -_GRACE:
-                self._kill()
-                self.check_time()
+            # What asks for verdicts for ever does not begin its time anew with each.
+            left = end - time.monotonic()
+            if left < -_GRACE:
                 raise EndedError("could not be interrupted")
             left = max(left, 1e-6)  # with 0, the alarm would be off
             request = cloudpickle.dumps((left, *message))
@@ -160,32 +163,43 @@ class Submission:
             if kind == "raised":
                 raise RaisedError(str(value)[:2000])
             try:
-                verdict = self.check(*value)
+                verdict = self.check(*value, seconds=end - time.monotonic())
                 message = None, verdict.right, verdict.message
-            except (RaisedError, KeyError, TypeError, ValueError) as error:
+            except (EndedError, MemoryError):
+                raise
+            except Exception as error:  # what is there may be anything
                 message = None, False, f"Not yet: {error}"
 
     def check_time(self) -> float:
-        """Return how many seconds are left, or raise a LateError."""
+        """Return how many seconds are left, or raise an EndedError."""
         if (left := self.end - time.monotonic()) <= 0:
-            raise LateError("did not end in time")
+            raise EndedError("did not end in time")
         return left
 
     def check(
-        self, checker: str, arguments: Any, options: Any, *, seed: int = 0
+        self,
+        checker: str,
+        arguments: Any,
+        options: Any,
+        *,
+        seconds: float = 60,
+        seed: int = 0,
     ) -> Verdict:
         """Let a checker of the course judge what is there; `seed` changes the numbers that it draws."""
-        if checker not in _CHECKERS:
+        if checker not in CHECKERS:
             raise ValueError(f"there is no checker {checker!r}")
         if self.is_checking:  # it could ask what is expected, or never end
             raise ValueError("an answer cannot ask for a verdict while it is checked")
         things: list[Elsewhere] = []
         given, named = self._given(arguments, things), self._given(options, things)
-        self.is_checking, before = True, SEED.set(seed)
+        self.is_checking, self.check_end = True, time.monotonic() + seconds
+        before = SEED.set(seed)
         try:
             verdict: Verdict = getattr(exercises, checker)(*given, **named)
+        except TimeoutError as error:
+            verdict = Verdict(False, f"Not yet: {error}")
         finally:
-            self.is_checking = False
+            self.is_checking, self.check_end = False, inf
             SEED.reset(before)
         self.doubts += [doubt for one in things for doubt in one.doubts]
         return verdict
@@ -212,7 +226,9 @@ class Submission:
         return type(name, (), {"__module__": module})()
 
     def _use(self, function: Any, *arguments: Any) -> Any:
-        return self.ask(_judged.used, function, *arguments)
+        if (left := self.check_end - time.monotonic()) <= 0:
+            raise TimeoutError(TOO_LONG)
+        return self.ask(_judged.used, function, *arguments, seconds=left)
 
     def _exchange(self, message: bytes, seconds: float) -> tuple[str, Any]:
         """Send a message, and return the reply; a process that does not reply in time is ended."""
@@ -222,9 +238,8 @@ class Submission:
             header = self.connection.recv_bytes(_HEADER)
             return _unpacked(header, self.connection.recv_bytes(_TENSORS))
         except (EOFError, OSError):
-            self.check_time()
-            if self.excess:
-                raise EndedError(self.excess) from None
+            if self.why:
+                raise self.why from None
             with suppress(subprocess.TimeoutExpired):
                 status = self.process.wait(5)
                 raise EndedError(f"ended with status {status}") from None
@@ -256,15 +271,13 @@ def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:
 
 def _sizes(process: int) -> list[int]:
     """The bytes of memory of a process and of all that it has started, each with its share of common ones."""
-    sizes, left = list[int](), [str(process)]
-    while left:
-        place = Path("/proc", left.pop())
-        with suppress(OSError, ValueError, IndexError):
-            share = (place / "smaps_rollup").read_text().partition("\nPss:")[2].split()
-            sizes.append(int(share[0]) * 1024)
-        with suppress(OSError):
-            for thread in (place / "task").iterdir():
-                left += (thread / "children").read_text().split()
+    sizes = list[int]()
+    with suppress(psutil.Error):
+        whole = psutil.Process(process)
+        for one in [whole, *whole.children(recursive=True)]:
+            with suppress(psutil.Error):
+                memory = one.memory_full_info()
+                sizes.append(getattr(memory, "pss", memory.rss))
     return sizes
 
 

@@ -21,15 +21,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import safetensors.torch
 import torch
 from torch import nn
 
 from attention_check import _judging
-from attention_check._elsewhere import keep
 from attention_check._errors import COURSES
 from attention_check._results import Outcome
 from attention_check._verdicts import Verdict, Wrong
+from mha_course._elsewhere import keep
 
 _GIGABYTE = 2**30
 # Of files that have no name, such as those of `memfd_create`, each may take FSIZE of memory.
@@ -173,7 +174,7 @@ def start(
     from IPython.core.interactiveshell import InteractiveShell
 
     JUDGE.shell = InteractiveShell.instance()
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())  # what is installed cannot be replaced by a file
 
 
 def _no_device(_: Any) -> None:
@@ -189,15 +190,6 @@ def _too_long(*_: Any) -> None:
     raise TimeoutError("it takes too long")
 
 
-def _address_space() -> int:
-    """The bytes of addresses that this process has by now: its libraries, on Linux."""
-    with suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf(
-            "SC_PAGESIZE"
-        )
-    return 10 * _GIGABYTE
-
-
 def main() -> None:
     """Set the limits, and serve the judge; what the submission prints goes nowhere."""
     JUDGE.connection, JUDGE.replies = Connection(os.dup(0)), Connection(os.dup(1))
@@ -205,7 +197,8 @@ def main() -> None:
     for number in range(3):
         os.dup2(nowhere, number)
     isolated = sys.argv[1] == "isolated"
-    limits = _LIMITS | {"AS": _address_space() + _MEMORY}
+    libraries = psutil.Process().memory_info().vms  # their addresses count too
+    limits = _LIMITS | {"AS": libraries + _MEMORY}
     for name, most in limits.items():
         if isolated or name != "NPROC":  # outside, it would count all of your processes
             with suppress(ValueError, OSError):

@@ -7,8 +7,13 @@ from pathlib import Path
 
 
 def messages(module: str) -> dict[str, str]:
-    """All messages of the file beside a module (its `__file__`), by name: each is a line "- name: text"."""
-    text = Path(module).with_suffix(".md").read_text(encoding="utf-8")
+    """All messages of the file that has a module's name and is beside its `__file__`, by name.
+
+    Each is a line "- name: text".
+    """
+    path = Path(module)
+    name = path.parent.name if path.stem == "__init__" else path.stem
+    text = path.with_name(f"{name}.md").read_text(encoding="utf-8")
     return dict(re.findall(r"^- ([\w-]+): (.*)$", text, re.MULTILINE))
 
 

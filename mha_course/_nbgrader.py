@@ -18,7 +18,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor, OverwriteCells
 from nbgrader.utils import is_grade, is_solution
-from traitlets import Float
+from traitlets import Float, Unicode
 
 from mha_course import grade
 from mha_course._messages import message
@@ -53,6 +53,7 @@ class Judge(NbGraderPreprocessor):  # type: ignore[misc]
 
     cell_seconds = Float(60, help="Limit for a cell of a submission").tag(config=True)
     seconds = Float(600, help="Limit for a submission").tag(config=True)
+    container = Unicode(help="Image of the container that runs each").tag(config=True)
 
     def preprocess(
         self, book: Any, resources: dict[str, Any]
@@ -72,9 +73,7 @@ class Judge(NbGraderPreprocessor):  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
             submission = Path(folder, "submission.ipynb")
             handed_out = Path(folder, "handed_out.ipynb")
-            # What installs the course on Colab is not the student's.
-            own = [one for one in book.cells if one.get("id") != "setup"]
-            submission.write_text(json.dumps({**book, "cells": own}), encoding="utf-8")
+            submission.write_text(json.dumps(book), encoding="utf-8")
             cells = [{"cell_type": kind, "source": source} for kind, source in sources]
             handed_out.write_text(json.dumps({"cells": cells}), encoding="utf-8")
             found = grade.grade(
@@ -83,6 +82,7 @@ class Judge(NbGraderPreprocessor):  # type: ignore[misc]
                 files=[one for one in files if one.suffix != ".ipynb"],
                 seconds=self.seconds,
                 cell_seconds=self.cell_seconds,
+                container=self.container,
             )
         for cell in book.cells:
             if is_grade(cell):

@@ -37,7 +37,7 @@ tarfile.open(fileobj=io.BytesIO(sent)).extractall("/course")
 
 def alone(folder: str) -> tuple[list[str], dict[str, str]]:
     """The command of a submission's process and its environment, without walls."""
-    return [sys.executable, "-c", _SERVE, ""], _environment(folder)
+    return [sys.executable, "-P", "-c", _SERVE, ""], _environment(folder)
 
 
 def _environment(folder: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 def behind_bubblewrap() -> tuple[list[str], dict[str, str]]:
     """The same behind walls: it sees Python, its packages and an empty folder, and nothing else."""
-    command = [*_walls(), sys.executable, "-c", _SERVE, "isolated"]
+    command = [*_walls(), sys.executable, "-P", "-c", _SERVE, "isolated"]
     return command, _environment(_HOME)
 
 
@@ -70,7 +70,8 @@ def _walls() -> list[str]:
         found += ["--ro-bind-try", str(path), str(path)]
     for hidden in map(str, _HIDDEN):
         found += ["--tmpfs", hidden, "--remount-ro", hidden]
-    found += "--proc /proc --dev /dev".split()
+    # A file in it that belongs to root, such as a setting of the kernel, would be root's to change.
+    found += "--proc /proc --remount-ro /proc --dev /dev".split()
     for folder in ("/dev/shm", _HOME):  # noqa: S108 (nobody shares it)
         found += f"--size {_DISK} --tmpfs {folder}".split()
     return [*found, *f"--remount-ro / --chdir {_HOME} --".split()]
@@ -108,12 +109,13 @@ class Container:
         self.command = [self.engine, "run", "--rm", "--interactive", "--name"]
         self.command += [self.name, *_limits(), image]
         # The first process of a container cannot be killed from inside, and takes all others with it.
-        self.command += f"timeout -s KILL {seconds:.0f} python -c".split()
+        self.command += f"timeout -s KILL {seconds:.0f} python -P -c".split()
         self.command += [_UNPACK + _SERVE, ""]
 
     def end(self) -> None:
-        """End all that runs in it; that removes it."""
-        subprocess.run([self.engine, "kill", self.name], capture_output=True)
+        """End all that runs in it, and remove it, which `--rm` does only some time later."""
+        for how in (["kill"], ["rm", "--force"]):
+            subprocess.run([self.engine, *how, self.name], capture_output=True)
 
 
 def _limits() -> list[str]:
@@ -143,7 +145,8 @@ def _needed_engine() -> str:
 
 def check_container(image: str) -> None:
     """Raise a ValueError unless a container of the image can run submissions."""
-    code = "import cloudpickle, sys, torch; print(*sys.version_info[:2], sep='.')"
+    needed = "cloudpickle, psutil, sys, torch"
+    code = f"import {needed}; print(*sys.version_info[:2], sep='.')"
     engine = _needed_engine()
     command = [engine, "run", "--rm", *_limits(), image, "python", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")

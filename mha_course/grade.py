@@ -2,13 +2,13 @@
 
     python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--results FOLDER] [--jobs 2] SUBMISSION ...
 
-A submission is a notebook, a file that *Progress* exported (it has what was written in the pages), or a
-folder that contains a notebook and the files that it needs. A folder of submissions stands for all of them.
-Its exercises are its calls of checkers, such as `check_head(MyHead)`, or those of the notebook that was
-handed out. Each submission runs in a process of its own, and the judge stays outside: it sends arguments,
-gets numbers back, and compares them here. An exercise is judged as soon as the cell with its check has run
-and, if it is not right by then, after the last cell. Cells after one that fails still run. For
-code elsewhere, submit a folder with an `adapters.py`, whose statements run as cells do:
+A submission is a notebook, a file that *Progress* exported, or a folder with either and the files that it
+needs. A folder of submissions stands for all of them. Its exercises are its calls of checkers, such as
+`check_head(MyHead)`, or those of the notebook that was handed out. Each submission runs in a process of its
+own, and the judge stays outside: it sends arguments, gets numbers back, and compares them here. An exercise
+is judged as soon as the cell with its check has run and, if it is not right by then, after the last cell.
+Cells after one that fails still run. For code elsewhere, submit a folder with an `adapters.py`, whose
+statements run as cells do:
 
     from mha_course.exercises import check_attention, check_multi_head
     from my_package.layers import Attention, attend
@@ -33,10 +33,11 @@ import secrets
 import signal
 import stat
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent import futures
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -45,19 +46,19 @@ from typing import Any
 
 from mha_course import _judged, exercises
 from mha_course._borrowed import Words, parsed
-from mha_course._judge import EndedError, LateError, RaisedError, Submission
+from mha_course._judge import CHECKERS, TOO_LONG, EndedError, RaisedError, Submission
 from mha_course._messages import message
 from mha_course._walls import can_isolate, check_container
 from mha_course.exercises.kept import DRAFTS
 from mha_lib._checks import check_type, refusal
 
 _LARGEST, _MOST = 50_000_000, 1000  # bytes and files, or cells, of a submission
-_CODE = (
-    500_000  # characters of its code: their syntax tree takes a thousand times as much
-)
-_CUT, _SAID = 500, 100  # characters of a line, and problems of a submission
 _DEEPEST = 20  # folders in one another
-_PARTS = 5_000_000  # of a notebook: each takes the grader up to a hundred bytes
+# In memory, a part of a notebook takes up to a hundred bytes, and a character of code up to a thousand.
+_PARTS, _CODE = 5_000_000, 500_000
+_CUT, _SAID = 500, 100  # characters of a line, and problems of a submission
+# How the cell begins that installs the course on Colab: it is not the student's, and is not run.
+_SET_UP = "# On Colab this installs the course's three packages"
 # What a text that was written in a page finds there.
 _IN_PAGE = "import torch\nfrom torch import nn\n\nfrom mha_course.built import *"
 
@@ -151,7 +152,7 @@ def grade(
         try:
             _read(one)
         except ValueError as error:
-            raise ValueError(f"{one}: {error}") from error
+            raise ValueError(f"{one} cannot be read: {error}") from error
     handed_out = _cells(_read(assignment), assignment.suffix) if assignment else []
     asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
@@ -159,13 +160,8 @@ def grade(
     found, given = Grade(path), {one.name: _read(one) for one in files}
     try:
         cells, beside = _opened(path)
-        programs = [one for name, one in beside.items() if name.endswith(".py")]
-        if sum(map(len, [*cells, *programs])) > _CODE:
-            raise ValueError(
-                f"It cannot be read: its code is over {_CODE:,} bytes long."
-            )
     except ValueError as error:
-        found.say(str(error))
+        found.say(message(__file__, "unreadable", error=error))
         cells, beside = [], {}
     checks = list(_checks_in(cells))
     calls = asked or list(dict.fromkeys(call for _, call in checks))
@@ -192,46 +188,56 @@ def _read(path: Path) -> bytes:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("It cannot be read: it is not a regular file.")
+            raise ValueError("it is not a regular file")
         if status.st_size > _LARGEST:
-            raise ValueError(f"It cannot be read: it is over {_LARGEST:,} bytes long.")
+            raise ValueError(f"it is over {_LARGEST:,} bytes long")
         return path.read_bytes()
     except OSError as error:
-        raise ValueError(f"It cannot be read: {error.strerror}.") from error
+        raise ValueError(f"{error.strerror}") from error
 
 
 def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
     """The cells of a submission, and the files beside it, which only a folder or a program brings."""
     if path.is_symlink():
-        raise ValueError("It cannot be read: it is a link.")
+        raise ValueError("it is a link")
     if path.suffix == ".py" and len(_expanded(path.parent)) > 1:
-        raise ValueError("It cannot be read: it needs a folder of its own.")
-    if not path.is_dir() and path.suffix != ".py":
-        return _cells(_read(path), path.suffix), {}
-    folder = path if path.is_dir() else path.parent
+        raise ValueError("it needs a folder of its own")
+    files: dict[str, bytes] = {}
+    if path.is_dir():
+        files, work = _files_in(path), _work_in(path)
+        programs = [one for one in work if one.suffix == ".py"]
+        if len(programs or work) != 1:
+            said = f"it contains {len(work)} notebooks, and one is expected"
+            raise ValueError(said)
+        [path] = programs or work
+    elif path.suffix == ".py":
+        files = _files_in(path.parent)
+    cells = _cells(_read(path), path.suffix)
+    code = [*cells, *(text for name, text in files.items() if name.endswith(".py"))]
+    if sum(map(len, code)) > _CODE:
+        raise ValueError(f"its code is over {_CODE:,} bytes long")
+    return cells, files
+
+
+def _files_in(folder: Path) -> dict[str, bytes]:
+    """The contents of the regular files in a folder, by their paths in it."""
     files: dict[str, bytes] = {}
     for place, folders, names in os.walk(folder):
         if len(Path(place).relative_to(folder).parts) > _DEEPEST:
-            raise ValueError("It cannot be read: its folders are too deep.")
-        folders[:] = [name for name in folders if name[0] not in "._"]
+            raise ValueError("its folders are too deep")
+        folders[:] = [one for one in folders if not one.startswith((".", "__"))]
         for one in (Path(place, name) for name in names):
             if one.is_file() and not one.is_symlink():
                 files[str(one.relative_to(folder))] = _read(one)
             if len(files) > _MOST or sum(map(len, files.values())) > _LARGEST:
-                raise ValueError("It cannot be read: its files are too many or large.")
-    if path.is_dir():
-        books = [name for name in files if "/" not in name and name.endswith(".ipynb")]
-        if "adapters.py" not in files and len(books) != 1:
-            said = f"it contains {len(books)} notebooks, and one is expected"
-            raise ValueError(f"It cannot be read: {said}.")
-        path /= "adapters.py" if "adapters.py" in files else books[0]
-    return _cells(_read(path), path.suffix), files
+                raise ValueError("its files are too many or large")
+    return files
 
 
 def _cells(content: bytes, suffix: str) -> list[str]:
     """The sources of the code cells of a notebook, or the statements of a program."""
     if not content.strip():
-        raise ValueError("It cannot be read: it is empty.")
+        raise ValueError("it is empty")
     try:
         text = content.decode("utf-8-sig")
         if suffix == ".py":
@@ -248,11 +254,12 @@ def _cells(content: bytes, suffix: str) -> list[str]:
         code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
         if len(code) > _MOST:
             raise ValueError(f"it has over {_MOST:,} code cells")
-        return ["".join(cell.get("source", cell.get("input"))) for cell in code]
+        texts = ["".join(cell.get("source", cell.get("input"))) for cell in code]
+        return ["" if text.startswith(_SET_UP) else text for text in texts]
     except (KeyError, TypeError, AttributeError):
-        raise ValueError("It cannot be read: it is not a notebook.") from None
+        raise ValueError("it is not a notebook") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"It cannot be read: {error}.") from error
+        raise ValueError(f"{error}") from error
 
 
 def _written(entries: Any) -> list[str]:
@@ -269,8 +276,8 @@ def _written(entries: Any) -> list[str]:
         cells.append(text)
         for node in ast.walk(parsed(text)):
             for one in node.names if isinstance(node, ast.ImportFrom) else ():
-                if name.isidentifier() and one.name in exercises.__all__:
-                    cells += [f"{one.name}({name})"] * one.name.startswith("check_")
+                if name.isidentifier() and one.name in CHECKERS:
+                    cells.append(f"{one.name}({name})")
     return cells
 
 
@@ -284,47 +291,45 @@ def _is_export(path: Path) -> bool:
 
 def _checks_in(cells: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The calls of checkers, with their cells. A checker inside an assert checks the page's own solution."""
+    node: Any
     for number, source in enumerate(cells):
         for statement in parsed(source).body:
             if isinstance(statement, (ast.Expr, ast.Assign)):
                 for node in ast.walk(statement):
-                    if _checker(node):
+                    if _checker(node) in CHECKERS and node.args:
                         yield number, ast.unparse(node)
 
 
 def _checker(node: Any) -> str:
-    """The name of the checker that is called, or ""."""
-    if not isinstance(node, ast.Call) or not node.args:
-        return ""
-    name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
-    return name if name.startswith("check_") and name in exercises.__all__ else ""
+    """The name of what is called, without its module; "" if it is no call."""
+    function = getattr(node, "func", None)
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 # ------------------------------------------------------------------ running
 
 
+@dataclass
 class _Run:
     """The cells of a submission in its process, and what the judge finds."""
 
-    def __init__(
-        self,
-        found: Grade,
-        cells: list[str],
-        checks: list[tuple[int, str]],
-        files: dict[str, bytes],
-        handed_out: Sequence[str],
-        cell_seconds: float,
-    ) -> None:
-        self.found, self.cells, self.checks, self.files = found, cells, checks, files
-        self.cell_seconds = cell_seconds
+    found: Grade
+    cells: list[str]
+    checks: list[tuple[int, str]]
+    files: dict[str, bytes]
+    handed_out: Sequence[str]
+    cell_seconds: float
+
+    def __post_init__(self) -> None:
+        self.cells = [*self.cells, ""]  # for what lost its check
         # No file of a submission can contain the results for these numbers.
         self.seed = secrets.randbits(32)
         self.failed: dict[int, str] = {}  # number of a cell -> its error
-        sources = {f"code cell {number}": one for number, one in enumerate(cells, 1)}
-        for name, content in files.items():
+        sources = {f"code cell {n}": one for n, one in enumerate(self.cells, 1)}
+        for name, content in self.files.items():
             if name.endswith(".py"):
                 sources[name] = content.decode(errors="replace")
-        self.words = Words(sources, handed_out)
+        self.words = Words(sources, self.handed_out)
 
     def all(self, *, seconds: float, **walls: Any) -> None:
         """Run all cells; after one at which the process ends, it starts again without that cell."""
@@ -335,16 +340,17 @@ class _Run:
             number = 0
             try:
                 with Submission(self.files, end=end, **walls) as submission:
-                    for number, source in enumerate([*self.cells, ""]):
+                    for number, source in enumerate(self.cells):
                         if number not in left_out:
                             self._cell(submission, number, source)
                     self._afterwards(submission)
                 return
-            except LateError:
-                said = f"It did not end within {seconds:g} seconds"
-                return self.found.say(f"{said}: code cell {number + 1} was running.")
             except EndedError as error:
-                self.found.say(f"It {error}: code cell {number + 1} was running.")
+                late = time.monotonic() > end
+                how = f"did not end within {seconds:g} seconds" if late else error
+                self.found.say(f"It {how}: code cell {number + 1} was running.")
+                if late:
+                    return
                 left_out.add(number)
 
     def _cell(self, submission: Submission, number: int, source: str) -> None:
@@ -353,15 +359,17 @@ class _Run:
             said = submission.ask(_judged.run_cell, source, seconds=seconds)
             error, by_system = str(said["error"]), said["by_system"]
             replaced = [name for name in exercises.__all__ if name in said["replaced"]]
-        except (RaisedError, KeyError, TypeError) as raised:
-            error, by_system, replaced = str(raised), False, []
+        except (EndedError, MemoryError):
+            raise
+        except Exception as raised:  # a reply may be anything
+            error, by_system, replaced = f"{raised}", False, []
         for name in replaced:
             self.found.say(f"{cell} replaces `{name}`.")
         if error:
             self.failed[number] = error
         elif f"code cell {number + 1}" in self.words.unread:
-            self.found.say(f"{cell} is not Python, and was not read.")
-        if "it takes too long" in self.failed.get(number, ""):
+            self.found.say(f"{cell} was not read: it is not Python, or too deep.")
+        if TOO_LONG in self.failed.get(number, ""):
             submission.check_time()
             self.found.say(f"{cell} did not end within {seconds:g} seconds.")
         elif by_system:  # a wall, or a file that is missing
@@ -374,7 +382,7 @@ class _Run:
     def _afterwards(self, submission: Submission) -> None:
         """Judge again what is not right: the answer may be below its check, or have another name."""
         for call, (state, why) in list(self.found.results.items()):
-            if state == "right":
+            if state == "right" or why == TOO_LONG:
                 continue
             if (again := self._judge(submission, call))[0] == "right":
                 self.found.results[call] = again
@@ -395,8 +403,8 @@ class _Run:
             if answer.get("is_ours"):
                 return "missing", "only the course's own is there"
             submission.doubts.clear()
-            given = _checker(node), arguments, options
-            verdict = submission.check(*given)
+            check = partial(submission.check, _checker(node), arguments, options)
+            verdict = check(seconds=self.cell_seconds)
             if not verdict and submission.is_stub(answer):
                 return "missing", "the stub is not filled in"
             if not verdict:
@@ -406,7 +414,7 @@ class _Run:
                 return "wrong", why + f" ({cause})" * bool(cause)
             # Nobody can have looked up what these numbers give. A right answer that measures may miss once.
             for seed in (self.seed, self.seed + 1000):
-                if again := submission.check(*given, seed=seed):
+                if again := check(seconds=self.cell_seconds, seed=seed):
                     break
             else:
                 self.found.say(f"{call}: {message(__file__, 'only-here')}")
@@ -415,7 +423,7 @@ class _Run:
                 self.found.say(f"{call}: {doubt}.")
             self.found.digests[call] = self.words.digest(call)
             return "right", verdict.message
-        except EndedError:
+        except (EndedError, MemoryError):
             raise
         except Exception as error:  # a reply may be anything
             kind = "" if isinstance(error, RaisedError) else f"{type(error).__name__}: "
@@ -454,35 +462,31 @@ def _expanded(path: Path) -> list[Path]:
     A folder that is given and has several is a class, so nobody can make it theirs by an `adapters.py` or the
     only notebook beside the folders of others. A folder in it is a student's, who may have more in it.
     """
-    return _inside(path, 0) or [path]
+    if path.is_symlink() or not path.is_dir():
+        return [path]
+    work, folders = _work_in(path), [one for one in _inside(path) if one.is_dir()]
+    is_class = len(work) > 1 or any(map(_work_in, folders))
+    return [*work, *folders] if is_class else [path]
 
 
-def _inside(path: Path, depth: int) -> list[Path]:
-    """The submissions in a folder; none if it is one itself, or cannot be looked into."""
+def _work_in(folder: Path) -> list[Path]:
+    """The programs, notebooks and exports in a folder: what can be graded."""
+    kinds = (".ipynb", ".json")
+    found = [
+        one
+        for one in _inside(folder)
+        if one.suffix in kinds or one.name == "adapters.py"
+    ]
+    return [one for one in found if one.suffix != ".json" or _is_export(one)]
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What is in a folder, if it can be looked into, without what is hidden."""
     try:
-        if not path.is_dir() or path.is_symlink() or depth > _DEEPEST:
-            return []
-        inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
-        books = [one for one in inside if one.suffix == ".ipynb"]
-        exports = [one for one in inside if _is_export(one)]
-        programs = [one for one in inside if one.name == "adapters.py"]
-        folders = [one for one in inside if one.is_dir() and one not in books]
-        below = [sub for one in folders for sub in _inside(one, depth + 1) or [one]]
-        if depth == 0:
-            others = [*books, *exports, *programs, *filter(_is_submission, below)]
-            is_one = len(others) < 2 and not (books and exports)
-        else:
-            is_one = bool(programs) or (len(books) == 1 and not exports)
-        return [] if is_one else [*books, *exports, *programs, *below]
+        found = sorted(folder.iterdir())
+        return [one for one in found if not one.name.startswith((".", "__"))]
     except OSError:
         return []
-
-
-def _is_submission(path: Path) -> bool:
-    """Whether a path below a folder is more than a folder of other files, such as data."""
-    if path.is_symlink() or not path.is_dir():
-        return True
-    return (path / "adapters.py").exists() or any(path.glob("*.ipynb"))
 
 
 def _graded(path: Path, results: Path | None, options: dict[str, Any]) -> Grade:
@@ -516,26 +520,27 @@ def _digest(path: Path, options: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
 
-def _in_turn(paths: list[Path], jobs: int, work: Any) -> Iterator[Grade]:
-    """The grades in the order of the paths, and on the error stream how far it is."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(work, path) for path in paths]
-        for number, (path, future) in enumerate(zip(paths, futures, strict=True), 1):
-            try:
-                found = future.result()
-            except BrokenExecutor:  # perhaps by another one
-                found = _by_itself(path, work)
-            print(_shown(f"{number} of {len(paths)}: {path}"), file=sys.stderr)
-            yield found
+def _at_a_time(paths: list[Path], jobs: int, work: Any) -> Iterator[Grade]:
+    """The grades in the order of the paths, and on the error stream how far it is.
 
+    Judges draw random numbers, so each has a process; what ends it costs no other submission a mark.
+    """
+    new_judge = partial(futures.ProcessPoolExecutor, 1, get_context("spawn"))
+    judges = threading.local()
 
-def _by_itself(path: Path, work: Any) -> Grade:
-    """The grade of a submission whose judge is nobody else's."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    def graded(path: Path) -> Grade:
+        judges.own = getattr(judges, "own", None) or new_judge()
         try:
-            return pool.submit(work, path).result()  # type: ignore[no-any-return]
-        except BrokenExecutor as error:
+            found: Grade = judges.own.submit(work, path).result()
+        except futures.BrokenExecutor as error:
+            judges.own = None
             return Grade(path, troubles=[message(__file__, "failed", error=error)])
+        return found
+
+    with futures.ThreadPoolExecutor(jobs) as threads:
+        for number, found in enumerate(threads.map(graded, paths), 1):
+            print(_shown(f"{number} of {len(paths)}: {found.path}"), file=sys.stderr)
+            yield found
 
 
 def _with_equals(grades: list[Grade]) -> list[Grade]:
@@ -597,7 +602,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options |= {"isolate": can_isolate()}
     work = partial(_graded, results=chosen.results, options=options)
     several = chosen.jobs > 1 and len(paths) > 1
-    grades = list(_in_turn(paths, chosen.jobs, work) if several else map(work, paths))
+    grades = list(_at_a_time(paths, chosen.jobs, work) if several else map(work, paths))
     for one in _with_equals(grades):
         print(one.as_json() if chosen.json else one.as_text(), flush=True)
     troubled = [_shown(str(one.path)) for one in grades if one.troubles]

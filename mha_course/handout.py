@@ -155,7 +155,7 @@ def _otter_config(cells: Sequence[dict[str, Any]], setup: str, book: str) -> str
     settings = {
         "init_cell": False,  # students need no Otter: their checks are the page's
         "export_cell": False,
-        "requirements": [*needs, "cloudpickle"],
+        "requirements": [*needs, "cloudpickle", "psutil"],
         "generate": {"plugins": [plugin]},
     }
     lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]

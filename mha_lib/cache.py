@@ -41,6 +41,8 @@ class KeyValueCache:
 
     # Keys, values and `visible`, replaced together so that a cache is never half changed.
     _held: tuple[Shaped[Tensor, "..."] | None, ...] = (None, None, None)
+    # How many tokens of each sample are no longer held, (batch,), because positions go on counting them.
+    _forgotten: Int[Tensor, " batch"] | None = None
 
     @property
     def keys(self) -> Tensor | None:
@@ -80,6 +82,38 @@ class KeyValueCache:
         self._held = tuple(None if x is None else change(x) for x in self._held)
         return self
 
+    def keep_last(self, length: int) -> KeyValueCache:
+        """Forget the slots before the last `length` tokens of every sample; return this cache.
+
+        The positions of later tokens do not change. A layer with `window=(left, 0)` gives the same results if
+        the last `left` tokens are kept after each call, so its cache does not grow with the text.
+
+        Raises:
+            TypeError, ValueError: `length` is not an int, or is negative.
+
+        Example:
+            >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 5, 4)
+            >>> _ = cache.append(keys, keys)
+            >>> len(cache.keep_last(3)), cache.lens.tolist()
+            (3, [5, 5])
+        """
+        _checks.check_lens(length=_checks.check_int("length", length))
+        if self.keys is None:
+            return self
+        lens, forgotten = self.lens, max(0, len(self) - length)
+        if self.visible is not None:
+            tokens_up_to = self.visible.cumsum(1)
+            old = tokens_up_to <= tokens_up_to[:, -1:] - length
+            forgotten = int(old.all(0).sum())
+        if forgotten == 0:
+            return self
+        kept = len(self) - forgotten
+        # Slots are the third of four axes in keys and values, and the second of two in `visible`.
+        self._change(lambda x: x.narrow(x.ndim // 2, forgotten, kept))
+        held = self.keys.shape[2] if self.visible is None else self.visible.sum(1)
+        self._forgotten = lens - held
+        return self
+
     def crop(self, length: int) -> KeyValueCache:
         """Forget all slots but the first `length`, as after draft tokens are rejected; return this cache.
 
@@ -115,6 +149,8 @@ class KeyValueCache:
         last = 0 if self.keys is None else self.keys.shape[0] - 1
         rule = f"lie in 0..{last}"
         _checks.check_numbers("samples", samples, 0, last, rule, integers="(batch,)")
+        if self._forgotten is not None:
+            self._forgotten = self._forgotten[samples]
         return self._change(lambda tensor: tensor[samples])
 
     def to(self, device: Device = None, dtype: DType = None) -> KeyValueCache:
@@ -129,6 +165,8 @@ class KeyValueCache:
             >>> cache.to(dtype=torch.bfloat16).values.dtype
             torch.bfloat16
         """
+        if self._forgotten is not None:
+            self._forgotten = self._forgotten.to(device)
         # `visible`, (batch, len), stays bool.
         return self._change(lambda x: x.to(device, dtype if x.ndim == 4 else None))
 
@@ -140,14 +178,19 @@ class KeyValueCache:
     def lens(self) -> Int[Tensor, " batch"]:
         """Number of real tokens of each sample, int64 (batch,); this is the position of its next token.
 
+        Tokens that `keep_last` has forgotten are counted.
+
         Raises:
             ValueError: the cache is still empty, so the batch size is not known.
         """
+        if (keys := self.keys) is None:
+            rule = "lens needs a cache that contains tokens, got an empty one"
+            raise ValueError(rule)
         if self.visible is not None:
-            return self.visible.sum(1)
-        if (keys := self.keys) is not None:
-            return keys.new_full(keys.shape[:1], len(self), dtype=torch.int64)
-        raise ValueError("lens needs a cache that contains tokens, got an empty one")
+            held = self.visible.sum(1)
+        else:
+            held = keys.new_full(keys.shape[:1], len(self), dtype=torch.int64)
+        return held if self._forgotten is None else held + self._forgotten
 
     def positions(
         self, q_len: int, new: int | None = None
@@ -155,8 +198,8 @@ class KeyValueCache:
         """Positions of queries and keys in the next call, for masks and biases that depend on distance.
 
         The call has `q_len` queries and adds `new` keys, by default `q_len`. The positions are (q_len,) and
-        (len(cache) + new,), or, if samples differ in length, (batch, q_len) and (batch, len(cache) + new). A
-        slot that no query sees has the position of the token before it.
+        (len(cache) + new,), or, if samples differ in length or tokens were forgotten, (batch, q_len) and
+        (batch, len(cache) + new). A slot that no query sees has the position of the token before it.
 
         Raises:
             TypeError, ValueError: a length is not an int, or is negative.
@@ -173,7 +216,10 @@ class KeyValueCache:
         queries, keys = _new_positions(self, q_len, new, device)
         held = torch.arange(len(self), device=device)
         if self.visible is not None:
-            held = (self.visible.cumsum(1) - 1).clamp(min=0)
+            held = self.visible.cumsum(1) - 1
+        if self._forgotten is not None:
+            held = held + self._forgotten.unsqueeze(1)
+        held = held.clamp(min=0)
         return queries, torch.cat((held, keys), dim=-1)
 
     def append(
@@ -257,9 +303,8 @@ def _new_positions(
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
     if cache is not None:  # each sample may have its own end
-        past: int | Tensor = (
-            len(cache) if cache.visible is None else cache.lens.unsqueeze(1)
-        )
+        alike = cache.visible is None and cache._forgotten is None
+        past: int | Tensor = len(cache) if alike else cache.lens.unsqueeze(1)
         positions = positions + (past + new - longest)
     return positions[..., longest - q_len :], positions[..., longest - new :]
 

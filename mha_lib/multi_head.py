@@ -339,7 +339,13 @@ class MultiHeadAttention(nn.Module):
         mask = masking._combine_masks(
             shape, masks.attn_mask, masks.key_mask, lens, slots=slots
         )
-        return positions if mask is None else _of_real_tokens(positions, mask, cache)
+        if mask is None:
+            return positions
+        hidden = masks.attn_mask is not None or masks.key_mask is not None
+        if hidden and cache is not None and cache._forgotten is not None:
+            rule = "hold all tokens where a mask hides padding from dynamic scaling"
+            raise refusal("cache", rule, "one that has forgotten some")
+        return _of_real_tokens(positions, mask, cache)
 
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]

@@ -11,9 +11,8 @@ import subprocess
 import zlib
 from functools import cache
 
-from imports import ROOT, SCRIPTS, modules, python_graph, reachable, script_graph
+from imports import ROOT, WIDGETS, browser_files, modules, python_graph, reachable, script_graph
 
-WIDGETS = ROOT / "mha_course" / "widgets"
 # Files on which every widget and every test of a widget depends.
 SHARED = ("_static/widget_loader.js", "tests/conftest.py", "requirements.txt")
 SHARES = 4  # of which each commit has one, where nobody can say what changed
@@ -37,11 +36,12 @@ def changed_files():
 def needed_by(widget):
     """The files on which a widget depends, with its tests; `widget` is the name of its module."""
     python = reachable(python_graph(), f"mha_course.widgets.{widget}")
-    source = (WIDGETS / f"{widget}.py").read_text(encoding="utf-8")
+    source = (WIDGETS / widget / "__init__.py").read_text(encoding="utf-8")
     named = re.findall(r'_module: ClassVar\[str\] = "(\w+\.js)"', source)
     scripts = {script for first in named for script in reachable(script_graph(), first)}
     paths = [modules()[name] for name in python]
-    paths += [SCRIPTS / name for script in scripts for name in (script, script.replace(".js", ".css"))]
+    names = scripts | {script.replace(".js", ".css") for script in scripts}
+    paths += [browser_files()[name] for name in names & browser_files().keys()]
     tests = ROOT / "tests" / "widgets"
     paths += [path for path in tests.glob("*.py") if not path.name.startswith("test_")]
     paths += [tests / f"test_{widget}.py", tests / "test_every_widget.py"]
@@ -52,7 +52,7 @@ def widget_of(file, name):
     """The widget that a test is about, by its file, or by the class that it is given; else None."""
     module = re.sub(r"(?<!^)(?=[A-Z])", "_", name.partition(" ")[0]).lower()
     for said in (file.removeprefix("test_"), module):
-        if said and (WIDGETS / f"{said}.py").is_file() and not said.startswith("_"):
+        if said and (WIDGETS / said / "__init__.py").is_file():
             return said
     return None
 

@@ -75,11 +75,11 @@ expect.set_options(timeout=PATIENCE)
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 WEEKLY = ("pictures/*::*", "book/test_other_processor.py::*", "book/test_other_browsers.py::*",
           "book/test_paper.py::test_the_whole*", "book/test_for_teachers.py::*nbgrader*",
-          "wild/test_wild.py::*")  # fmt: skip
+          "wild/test_wild.py::*", "wild/test_planted.py::*")  # fmt: skip
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
     "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
-    "book/test_paper.py", "pictures/*", "wild/test_wild.py",
+    "book/test_paper.py", "pictures/*", "wild/test_wild.py", "wild/test_planted.py",
     "library/test_onnx.py", "library/test_other_libraries.py",
     "library/test_chat_model.py", "library/test_sentence_model.py", "widgets/*",
 )  # fmt: skip
@@ -190,10 +190,13 @@ def shape_checker():
 
 
 def patient(make):
-    """A function that makes a page or a context with `make`, and sets its timeouts to the common limit."""
+    """A function that makes a page or a context with `make`, and sets its timeouts to the common limit.
+
+    No page gets its files from a service worker, except where a test asks for one.
+    """
 
     def make_patient(**options):
-        made = make(**options)
+        made = make(**{"service_workers": "block", **options})
         made.set_default_timeout(PATIENCE)
         return made
 
@@ -247,7 +250,7 @@ def address(serve, tmp_path_factory):
 def math_page(request, browser, serve):
     """A page at the JavaScript module that a test file names as MATH."""
     page = browser.new_page()
-    page.goto(f"{serve(ROOT / 'mha_course' / 'widgets' / 'js')}/{request.module.MATH}")
+    page.goto(f"{serve(ROOT / 'mha_course' / 'widgets')}/{request.module.MATH}")
     yield page
     page.close()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("mha_lib", "attention_check", "mha_course")
-SCRIPTS = ROOT / "mha_course" / "widgets" / "js"
-IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"']\./([\w.]+)[\"']", re.MULTILINE)
+WIDGETS = ROOT / "mha_course" / "widgets"
+IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"'](?:\.|\.\./\w+)/([\w.]+)[\"']", re.MULTILINE)
 
 
 @cache
@@ -61,10 +61,16 @@ def tools_graph():
 
 
 @cache
+def browser_files():
+    """The scripts and styles of the widgets, by their file names."""
+    return {path.name: path for kind in ("js", "css") for path in sorted(WIDGETS.glob(f"*/*.{kind}"))}
+
+
+@cache
 def script_graph():
     """The scripts that each script of the widgets imports, by their file names."""
-    paths = sorted(SCRIPTS.glob("*.js"))
-    return {path.name: set(IMPORT.findall(path.read_text(encoding="utf-8"))) for path in paths}
+    scripts = {name: path for name, path in browser_files().items() if path.suffix == ".js"}
+    return {name: set(IMPORT.findall(path.read_text(encoding="utf-8"))) for name, path in scripts.items()}
 
 
 def reachable(graph, start):

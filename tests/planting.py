@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 class WidgetFault(NamedTuple):
     """One fault of a widget, in Python, JavaScript or styles, and the test that must notice it."""
 
-    file: str  # js/pooling_math.js
+    file: str  # pooling_math.js; quiz.py for the class of a widget
     old: str  # occurs once in the file
     new: str
     caught_by: str  # test_pooling_explorer::test_by_pointer
@@ -35,7 +35,7 @@ class WidgetFault(NamedTuple):
     def what(self):
         """The change itself, on one line."""
         old, new = (" ".join(text.split()).replace("|", "\\|") for text in (self.old, self.new))
-        return f"{self.file.removeprefix('js/')}: `{old}` becomes `{new}`"
+        return f"{self.file}: `{old}` becomes `{new}`"
 
 
 class NotFoundError(LookupError):

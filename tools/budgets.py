@@ -17,18 +17,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Area: (lines, files). Each file counts for the first area that matches it; a star also matches folders.
 AREAS = {
-    "Python in the page": (9_560, ["*in_page*"]),
+    "Python in the page": (9_670, ["*in_page*"]),
     "to take along": (
-        775,
+        830,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (3_490, ["attention_check/*.py"]),
+    "judging": (4_545, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
-    "exercises": (7_420, ["mha_course/exercises/*"]),
-    "widgets, Python": (7_350, ["mha_course/widgets/*.py"]),
-    "widgets, JavaScript and styles": (21_150, ["mha_course/widgets/js/*"]),
-    "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
+    "exercises": (7_900, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
+    "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
+    "widgets, JavaScript and styles": (
+        20_895,
+        ["mha_course/widgets/*.js", "mha_course/widgets/*.css"],
+    ),
+    "pictures": (3_800, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
     "grading": (
         1_480,
         [
@@ -38,10 +41,14 @@ AREAS = {
             "mha_course/_walls.py",
         ],
     ),
-    "course support": (4_200, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (45_425, ["tests/*.py"]),
+    "course support": (4_445, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "languages": (
+        470,
+        ["tools/translate.py", "_ext/languages.py", "_static/languages.js"],
+    ),
+    "tests": (46_515, ["tests/*.py"]),
     "the rest": (
-        14_105,
+        14_765,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
 }

@@ -118,9 +118,9 @@ def write_cards(paths):
             )
             few.save(CARDS / f"{path.stem}.png", optimize=True)
         icon = base64.b64encode((STATIC / "favicon.svg").read_bytes()).decode("ascii")
-        page.set_viewport_size({"width": 180, "height": 180})
+        page.set_viewport_size({"width": 512, "height": 512})
         page.set_content(
-            f'<body style="margin:0;background:#fff"><img width="180" src="data:image/svg+xml;base64,{icon}">'
+            f'<body style="margin:0;background:#fff"><img width="512" src="data:image/svg+xml;base64,{icon}">'
         )
         page.screenshot(path=STATIC / "icon.png")
 

@@ -19,16 +19,16 @@ const FUNCTIONS = new Set([
 ]);
 // Names that exist only in a page; colors.js and format.js return texts and need none.
 const OF_A_PAGE = /\b(document|window|getComputedStyle|HTMLElement)\b/;
-const WITHOUT_PAGE = /^import [^;]* from "\.\/(?:\w+_math|colors|format)\.js";$/s;
+const WITHOUT_PAGE = /^import [^;]* from "(?:\.|\.\.\/\w+)\/(?:\w+_math|colors|format)\.js";$/s;
 
 const root = resolve(import.meta.dirname, "..");
-const folder = resolve(process.argv[2] ?? `${root}/mha_course/widgets/js`);
+const folder = resolve(process.argv[2] ?? `${root}/mha_course/widgets`);
 const api = new API({ cwd: root });
 const { program } = api.updateSnapshot({ openProject: `${root}/tsconfig.json` }).getProjects()[0];
 const faults = [];
 let longest = 0;
 
-for (const file of readdirSync(folder).filter((name) => name.endsWith(".js"))) {
+for (const file of readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".js"))) {
   const source = program.getSourceFile(`${folder}/${file}`);
   if (!source) throw new Error(`${folder}/${file} is not among the files of tsconfig.json`);
   const lineOf = (place) => source.text.slice(0, place).split("\n").length;

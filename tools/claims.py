@@ -40,7 +40,8 @@ from stored_notebooks import ROOT, notebooks
 WHOLE = r"\d+(?:,\d{3})*"
 # Parts of a text that look like numbers and are not: code, references, addresses.
 CODE = r"```.*?```|\{[a-z:]+\}`[^`]*`|`[^`]*`"
-NO_PROSE = re.compile(rf"{CODE}|\]\([^)]*\)|https?://\S+", re.DOTALL)
+FIGURE = r"(?<=\[Figure )[\w.]+(?=\]\()"  # the number of a figure, which tools/captions.py checks
+NO_PROSE = re.compile(rf"{CODE}|{FIGURE}|\]\([^)]*\)|https?://\S+", re.DOTALL)
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]*\$", re.DOTALL)
 STATED = re.compile(
     rf"(?<![\w./])(?<!\d,)[-−+]?(?:{WHOLE}/{WHOLE}(?![\w/.]*\d)|{WHOLE} of {WHOLE}"
@@ -147,12 +148,13 @@ def statements(cell) -> list[tuple[str, str]]:
 
 
 def paragraphs(cell) -> list[list[str]]:
-    """The sentences of each paragraph of a text, or of the caption and the description of a figure."""
+    """The sentences of each paragraph of a text, or of what the metadata of a cell say of its output."""
     text = cell.source
     if cell.cell_type == "code":
         shown = cell.metadata.get("mystnb", {})
-        captions = shown.get("figure", {}).get("caption", "")
-        text = captions + "\n\n" + shown.get("image", {}).get("alt", "")
+        caption = shown.get("figure", {}).get("caption", "")
+        alt = shown.get("image", {}).get("alt", "")
+        text = "\n\n".join([caption, alt, cell.metadata.get("measured", "")])
     text = FORMULA.sub(in_words, NO_PROSE.sub("…", text))
     return [
         [" ".join(sentence.split()) for sentence in ENDS.split(paragraph)]

@@ -74,7 +74,7 @@ def pack(files):
             entry = zipfile.ZipInfo(name, DATE)
             entry.create_system = 3  # Unix, on every machine
             entry.external_attr = 0o100644 << 16
-            packed.writestr(entry, content, zipfile.ZIP_DEFLATED)
+            packed.writestr(entry, content, zipfile.ZIP_DEFLATED, 9)
     return archive.getvalue()
 
 

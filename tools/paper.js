@@ -5,7 +5,7 @@
 // and answers move to the end; a link at each end leads to the other.
 
 const SOLUTION = /^(Show solution|Solution|Answer|Why the tempting answer fails)/;
-const USELESS = `script, style, button, input, .headerlink, .open-in-colab, .only-in-colab, .widget-host,
+const USELESS = `script, style, button, input, .headerlink, .open-in-colab, .only-in-colab, .widget-host, .way-and-caption,
   .toctree-wrapper, .flow > label, .tile-steps > label`;
 const UNUSED = ["for", "aria-labelledby", "aria-describedby", "aria-controls", "loading", "tabindex"];
 const all = (root, selector) => [...root.querySelectorAll(selector)];
@@ -118,6 +118,17 @@ function entryOf(root) {
   return entry;
 }
 
+/** The picture on the cover: the first of chapter 3, or else of the first page that has one. */
+function coverPicture(pages) {
+  const [chapter] = pages.filter(({ name }) => name === "p-03_multi_head_attention");
+  const picture = [chapter, ...pages].map((page) => page?.root.querySelector("svg[role=img], img")).find(Boolean);
+  if (!picture) return [];
+  const copy = picture.cloneNode(true);
+  copy.removeAttribute("style"); // its size on a screen
+  for (const element of all(copy, "[id]")) element.removeAttribute("id"); // ids are unique in the book
+  return [copy];
+}
+
 /** Builds the document: the cover, the contents, the pages and the solutions. */
 async function makeBook({ title, author, version, site }) {
   const pages = await readPages();
@@ -139,8 +150,9 @@ async function makeBook({ title, author, version, site }) {
   }
   contents.append(entryOf(solutions));
   document.body.append(
-    make("section", { id: "cover", class: "cover page" }, make("p", { class: "title" }, title), make("p", {}, author),
-      make("p", {}, `Version ${version}. In the book on the web, everything moves:`), make("p", {}, make("a", { href: site }, site))),
+    make("section", { id: "cover", class: "cover page" }, make("p", { class: "title" }, title), ...coverPicture(pages),
+      make("p", {}, author), make("p", {}, `Version ${version}. In the book on the web, everything moves:`),
+      make("p", {}, make("a", { href: site }, site))),
     make("section", { id: "contents", class: "page" }, make("h1", {}, "Contents"), make("nav", {}, contents)),
     ...sections);
   const heads = sections.map((root) => `#${root.id} { page: ${root.id} }

@@ -46,8 +46,19 @@ XHTML = """<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml" lang="en"><
 PACKAGE = """<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id" xml:lang="en">
 <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:identifier id="id">{site}/{version}</dc:identifier>
 <dc:title>{title}</dc:title><dc:creator>{author}</dc:creator><dc:language>en</dc:language>
-<meta property="dcterms:modified">{now:%Y-%m-%dT%H:%M:%SZ}</meta></metadata>
+<dc:date>{now:%Y-%m-%d}</dc:date><dc:rights>{rights}</dc:rights>
+<meta property="dcterms:modified">{now:%Y-%m-%dT%H:%M:%SZ}</meta>{access}</metadata>
 <manifest>{items}</manifest><spine>{spine}</spine></package>"""
+RIGHTS = "Text and figures: CC BY 4.0 (creativecommons.org/licenses/by/4.0). Code: MIT."
+# What e-readers and libraries are told about who can read the book, in the words of schema.org.
+ACCESS = [
+    ("accessMode", "textual"), ("accessMode", "visual"), ("accessModeSufficient", "textual"),
+    ("accessibilityFeature", "alternativeText"), ("accessibilityFeature", "MathML"),
+    ("accessibilityFeature", "structuralNavigation"), ("accessibilityFeature", "tableOfContents"),
+    ("accessibilityHazard", "none"),
+    ("accessibilitySummary", "Pictures have descriptions, and equations are MathML. Widgets are pictures "
+     "or texts, which say where they move: in the book on the web."),
+]  # fmt: skip
 ITEM = '<item id="i{}" href="{}" media-type="{}" properties="{}"/>'
 KINDS = {".xhtml": "application/xhtml+xml", ".css": "text/css", ".png": "image/png"}
 
@@ -79,7 +90,8 @@ def open_browser():
 
 def gather(browser, book):
     """Return a page that shows the whole book; Error names a link that leads nowhere."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    size = {"width": WIDTH, "height": HEIGHT}
+    page = browser.new_page(viewport=size, device_scale_factor=2)
     page.set_default_timeout(PATIENCE)
     page.emulate_media(media="print")
 
@@ -138,7 +150,9 @@ def write_pdf(browser, book, target):
 
 def write_epub(browser, book, target):
     """Store the pages, their pictures and their style as an EPUB, and check it."""
-    chapters = gather(browser, book).evaluate("() => filesForReaders()")
+    page = gather(browser, book)
+    cover = page.locator("#cover").screenshot()
+    chapters = page.evaluate("() => filesForReaders()")
     files = {
         f"{one['name']}.xhtml": XHTML.format(escape(one["title"]), one["text"])
         for one in chapters
@@ -150,15 +164,19 @@ def write_epub(browser, book, target):
     style = (HERE / "paper.css").read_text(encoding="utf-8")
     files["paper.css"] = "\n".join([style, *light])
     files |= {name: (book / name).read_bytes() for name in pictures}
+    files["cover.png"] = cover
     items = []
     for number, (name, text) in enumerate(files.items()):
         marks = {"svg": "<svg", "mathml": "<math", "nav": 'epub:type="toc"'}
         has = [kind for kind in marks if name.endswith("xhtml") and marks[kind] in text]
+        has += ["cover-image"] if name == "cover.png" else []
         kind = KINDS[Path(name).suffix]
         item = ITEM.format(number, name, kind, " ".join(has))
         items.append(item.replace(' properties=""', ""))
     about = {name: escape(text) for name, text in about_the_book().items()}
+    access = [f'<meta property="schema:{name}">{text}</meta>' for name, text in ACCESS]
     about |= {"items": "".join(items), "spine": "".join(spine)}
+    about |= {"rights": RIGHTS, "access": "".join(access)}
     package = PACKAGE.format(now=datetime.datetime.now(datetime.UTC), **about)
     files |= {"META-INF/container.xml": CONTAINER, "book.opf": package}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:

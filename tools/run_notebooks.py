@@ -40,7 +40,7 @@ SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solut
 NO_BARS = {"TQDM_DISABLE": "1"}
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 NO_NETWORK = dict.fromkeys(PROXIES, "http://127.0.0.1:9")
-KEPT = ("tags", "mystnb", "numbers", "settled")  # entries of a cell's metadata
+KEPT = ("tags", "mystnb", "measured", "numbers", "settled")  # of a cell's metadata
 
 
 def main(arguments=None):

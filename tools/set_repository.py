@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 
 import nbformat
+from captions import fold_measurements, put_numbers
 from course_files import FOLDER
 from nbformat.v4 import new_markdown_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = """*.md CITATION.cff _config.yml pyproject.toml */pyproject.toml chapters/*.md
-    chapters/*.bib index.ipynb chapters/*.ipynb .github/workflows/*.yml""".split()
+    chapters/*.bib index.ipynb chapters/*.ipynb .github/workflows/*.yml locale/**/*.po""".split()
 # Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
 OPENED = re.compile(
@@ -114,10 +115,12 @@ def setup_of_this_course(wheels=()):
     return setup_cell(read_address()[0], wheels)
 
 
-def publish(notebook, wheels):
+def publish(page, notebook, wheels):
     """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
     show_pictures(notebook)
+    put_numbers(page, notebook)
+    fold_measurements(notebook, printed=False)
     show_captions(notebook)
     title_folds(notebook)
 
@@ -141,7 +144,7 @@ def show_captions(notebook):
     for cell in notebook.cells:
         cells.append(cell)
         if figure := cell.metadata.get("mystnb", {}).get("figure"):
-            text = f"**Figure.** {figure['caption']}"
+            text = figure["caption"]
             cells.append(new_markdown_cell(text, id=f"{cell.id}-caption"))
     notebook.cells = cells
 

@@ -8,6 +8,8 @@ speaker's notes are the chapter's own paragraphs around what a slide shows.
 """
 
 import base64
+import copy
+import io
 import sys
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import yaml
 from bs4 import BeautifulSoup
 from paper import open_browser
+from PIL import Image, ImageStat
 from set_repository import book_address, read_address
 
 HERE = Path(__file__).resolve().parent
@@ -25,16 +28,17 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
 <body><div class="reveal"><div class="slides">{slides}</div></div><script>{script}</script></body></html>
 """
+TITLE = """<section class="title"><p>{book}</p><h1>{heading}</h1><a href="{address}">{place}</a>
+<aside class="notes">{notes}</aside></section>
+"""
 SLIDE = """<section><h2>{heading}</h2><div class="fits">{content}</div>
 <a href="{address}">{place}</a><aside class="notes">{notes}</aside></section>
 """
 # What the speaker's notes take over from the chapter.
-TEXT = ("p", "ul", "ol", "blockquote")
+TEXT = ("p", "ul", "ol", "blockquote", "details")
 # What a slide may show: nothing that is folded, and no links through the course.
 SHOWN = ".cell_output > figure, .cell_output > img, .cell_output > .text_html, .cell_output > .widget-still"
-NOT_SHOWN = (
-    "script, .headerlink, .widget-host, .section-number, .caption-number, mjx-math"
-)
+NOT_SHOWN = "script, .headerlink, .widget-host, .section-number, mjx-math"
 
 
 def chapters():
@@ -52,16 +56,51 @@ def read_page(path):
     for link in html.select("a:not([href^=https])"):
         link.unwrap()
     for image in html.select("img"):
-        data = base64.b64encode((path.parent / image["src"]).read_bytes()).decode()
-        image["src"] = f"data:image/png;base64,{data}"
-        del image["loading"]
+        halves = halves_of((path.parent / image["src"]).read_bytes())
+        first, *more = [copy.copy(image) for _ in halves]
+        for one, content in zip([first, *more], halves, strict=True):
+            one["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            for name in ("loading", "width", "height"):
+                del one[name]
+        for one in more:
+            one["alt"] = ""  # the first half is described as a whole
+        image.replace_with(first, *more)
     return html
 
 
+def halves_of(content):
+    """Return a picture, or the halves of one that is much taller than wide, which a slide shows side by side.
+
+    It is cut where a row is most like one colour, so that no line of text is cut.
+    """
+    picture = Image.open(io.BytesIO(content)).convert("RGB")
+    width, height = picture.size
+    if height < 1.2 * width:
+        return [content]
+    gray = picture.convert("L")
+    contrast = {
+        row: ImageStat.Stat(gray.crop((0, row - 3, width, row + 3))).stddev[0]
+        for row in range(int(0.42 * height), int(0.58 * height))
+    }
+    cut = min(contrast, key=lambda row: (contrast[row], abs(row - height / 2)))
+    parts = []
+    for box in ((0, 0, width, cut), (0, cut, width, height)):
+        file = io.BytesIO()
+        picture.crop(box).save(file, "PNG", optimize=True)
+        parts.append(file.getvalue())
+    return parts
+
+
 def contents_of(shown):
-    """Return the slides that an output fills: each of its questions fills one."""
+    """Return the slides that an output fills: each question fills two, the second with the answer."""
     questions = shown.select(".text_html > ol > li")
-    return [question.decode_contents() for question in questions] or [str(shown)]
+    found = []
+    for content in [one.decode_contents() for one in questions] or [str(shown)]:
+        answered = content.replace(
+            "<details><summary>Answer", "<details open><summary>Answer"
+        )
+        found += dict.fromkeys([content, answered])
+    return found
 
 
 def notes_of(block, content=""):
@@ -82,12 +121,13 @@ def notes_of(block, content=""):
     return "".join([*told, *map(str, before), *map(str, after)])
 
 
-def slides_of(html, address):
-    """Return the slides of a page: its title with what one learns, then what it shows."""
+def slides_of(html, address, book):
+    """Return the slides of a page: its title, what one learns, then what it shows."""
     goals = html.blockquote.ul
     title, name = html.h1.decode_contents(), html.h1.text
     first = {"notes": notes_of(html.blockquote), "address": address, "place": name}
-    slides = [SLIDE.format(heading=title, content=goals, **first)]
+    slides = [TITLE.format(book=book, heading=title, **first)]
+    slides.append(SLIDE.format(heading="You will learn", content=goals, **first))
     for shown in html.select(SHOWN):
         if shown.select_one(".way") or shown.find_parent("details"):
             continue
@@ -104,16 +144,18 @@ def slides_of(html, address):
 def whole(book):
     """Return the slides of all chapters as one page."""
     site = book_address(read_address()[0])
+    title = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["title"]
     slides = [
-        slides_of(read_page(book / name), f"{site}/{name}") for name in chapters()
+        slides_of(read_page(book / name), f"{site}/{name}", title)
+        for name in chapters()
     ]
     sheets = [REVEAL / "reset.css", REVEAL / "reveal.css", HERE / "slides.css"]
+    sheets.append(book / "_static" / "typefaces.css")
     scripts = [REVEAL / "reveal.js", REVEAL / "plugin" / "notes.js", HERE / "slides.js"]
     style, script = (
         "\n".join(path.read_text("utf-8") for path in part)
         for part in (sheets, scripts)
     )
-    title = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["title"]
     return PAGE.format(
         title=f"{title}: slides", style=style, script=script, slides="".join(slides)
     )

@@ -21,8 +21,8 @@ from babel.messages.pofile import write_po
 from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
-    mha_course/widgets/*.md attention_check/*.md""".split()
-CODE = ("mha_course/**/*.py", "mha_course/widgets/js/*.js")
+    mha_course/widgets/**/*.md attention_check/*.md""".split()
+CODE = ("mha_course/**/*.py", "mha_course/widgets/*/*.js")
 # The marker of a list item, a quotation or a heading, which is not part of the text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
 SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")

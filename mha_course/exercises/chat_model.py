@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from attention_check._pieces import check_linear, check_names, steady, trained, two_of
-from attention_check._texts import Texts
-from attention_check._verdicts import made_by_name, part_of
 from mha_course import built
+from mha_course._classes import part_of
+from mha_course._pieces import (
+    check_linear,
+    check_names,
+    looked_at,
+    made,
+    narrowed,
+    trained,
+)
+from mha_course._sizes import Texts
 
 exercise = Texts(__name__)
 
@@ -49,34 +57,30 @@ def _run_grouped(
     width = embed_dim // num_heads * num_kv_heads
     widths = {"q_proj": embed_dim, "k_proj": width, "v_proj": width}
 
-    def make() -> Any:
-        return made_by_name(answer, *sizes[:3], **({"base": base[0]} if base else {}))
-
-    def prepare(layer: Any) -> None:
-        generator = torch.Generator().manual_seed(0)
-        for name, out in {**widths, "out_proj": embed_dim}.items():
-            part_of(answer, layer, name)
-            # A projection as wide as the queries is known by its numbers.
-            wide = getattr(layer, name).weight.shape[0] == embed_dim
-            proj = check_linear(
-                layer, name, embed_dim if wide else out, embed_dim, embed_dim
-            )
-            with torch.no_grad():
-                proj.weight.normal_(std=0.3, generator=generator)
-                if proj.bias is not None:
-                    proj.bias.fill_(1.0)
-        check_names(layer, [*widths, "out_proj"])
-
-    pair = two_of(make, prepare)
+    layer = made(answer, *sizes[:3], **({"base": base[0]} if base else {}))
+    generator = torch.Generator().manual_seed(0)
+    for name, out in {**widths, "out_proj": embed_dim}.items():
+        part_of(answer, layer, name)
+        # A projection as wide as the queries is known by its numbers.
+        wide = getattr(layer, name).weight.shape[0] == embed_dim
+        height = embed_dim if wide else out
+        proj = check_linear(layer, name, height, embed_dim, embed_dim)
+        with torch.no_grad():
+            proj.weight.normal_(std=0.3, generator=generator)
+            if proj.bias is not None:
+                proj.bias.fill_(1.0)
+    check_names(layer, [*widths, "out_proj"])
     inputs = [x.clone().requires_grad_() for x in (query, key, value)]
-    returned = steady(pair, inputs, mask, masks=True)
+    masks = [] if mask is None else [mask]
+    returned = layer(*(x.clone() for x in inputs), *masks)
     if not isinstance(returned, (tuple, list)):
         return returned
-    return *returned, *trained(pair[0], returned, inputs)
+    return *returned, *trained(layer, returned, inputs)
 
 
 check_grouped_heads = exercise(
     "check_grouped_heads",
+    other_sizes=[1, 17],
     reference=built.MyGroupedHeads,
     returns=(
         "output (batch, len, embed_dim)",
@@ -85,6 +89,7 @@ check_grouped_heads = exercise(
         "size of each gradient",
     ),
     run=_run_grouped,
+    then=partial(looked_at, (12, 6, 2), [(2, 5, 12)] * 3, [5, 5], 0),
     takes="class",
     same_dtype=True,
     seeds=False,
@@ -93,7 +98,9 @@ check_grouped_heads = exercise(
 
 check_row_order = exercise(
     "check_row_order",
+    other_sizes=[1, 17],
     reference=built.my_row_order,
+    then=partial(narrowed, [(12, 5), 3]),
     returns="weight (num_heads * head_dim, embed_dim)",
     same_dtype=True,
     seeds=False,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Generator, Tensor
 
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 from mha_course.data import dates
 from mha_lib import EncoderDecoder
 

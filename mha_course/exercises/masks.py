@@ -13,8 +13,8 @@ import torch
 from torch import Generator, Tensor
 
 from attention_check._judging import randn
-from attention_check._texts import Texts
 from attention_check._verdicts import Answer
+from mha_course._sizes import Texts
 from mha_lib.multi_head import MultiHeadAttention
 
 exercise = Texts(__name__)

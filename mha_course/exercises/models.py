@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from attention_check._judging import randn
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 
 exercise = Texts(__name__)
 

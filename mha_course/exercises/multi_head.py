@@ -14,22 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_check._elsewhere import Elsewhere, keep, kept
 from attention_check._errors import describe_error
-from attention_check._judging import Exercise, randn, rows_sum_to_one
-from attention_check._pieces import layer_fault
+from attention_check._judging import randn, rows_sum_to_one
 from attention_check._results import a_kind_of
-from attention_check._texts import Texts
 from attention_check._verdicts import (
     Answer,
     UnfinishedError,
     Verdict,
     check_callable,
-    is_local,
     not_yet,
-    part_of,
-    wrong_bias,
 )
+from mha_course._classes import is_local, part_of, wrong_bias
+from mha_course._elsewhere import Elsewhere, keep, kept
+from mha_course._exercise import CourseExercise
+from mha_course._pieces import layer_fault
+from mha_course._sizes import Texts
 from mha_lib import _checks
 from mha_lib.masking import causal_mask
 
@@ -501,6 +500,13 @@ _CASES = {
     "keys and values of other widths": _Case(_OWN_WIDTHS, 2, 5, 7),
     "biases": _Case(_BIASES, 2, 5, 7),
 }
+_FURTHER = {
+    "one query and padding": _Case(_THREE, 2, 1, 7, _padding),
+    "more queries than keys": _Case(
+        _THREE, 2, 7, 3, lambda _: torch.arange(3) < torch.tensor([2, 1])[:, None, None]
+    ),
+    "forty tokens": _Case(_ONE, 1, 40, 40, lambda _: causal_mask(40)),
+}
 _CAUSAL = {
     "is_causal": _Case(_THREE, 2, 5, 5, is_causal=True),
     "is_causal with fewer queries than keys": _Case(_THREE, 2, 5, 7, is_causal=True),
@@ -532,7 +538,7 @@ def _exercise(
     own_widths: bool = True,
     weights: bool = True,
     gradients: bool = True,
-) -> Exercise:
+) -> CourseExercise:
     """The exercise for the layers that `make` makes, one of each size."""
     tried = [_ONE, _THREE] + [_OWN_WIDTHS] * own_widths
     # A layer need not offer biases; where an adapter reads the weights, it need not read them.
@@ -567,9 +573,10 @@ def _exercise(
         alone = not weights and isinstance(returned, (tuple, list))
         return returned[0] if alone and returned else returned
 
-    return Exercise(
+    return CourseExercise(
         reference=multi_head,
         cases=cases,
+        further={label: partial(one.make, made) for label, one in _FURTHER.items()},
         wrong=_WRONG,
         returns=titles if weights else titles[0],
         run=run,

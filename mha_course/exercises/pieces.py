@@ -13,19 +13,30 @@ import torch
 from torch import Tensor
 
 from attention_check._judging import rows_sum_to_one
-from attention_check._pieces import check_linear, check_names, steady, trained, two_of
-from attention_check._texts import Texts
-from attention_check._verdicts import FaultError, UnfinishedError, made_by_name, part_of
+from attention_check._verdicts import FaultError, UnfinishedError
 from mha_course import built
+from mha_course._classes import check_order, part_of
+from mha_course._pieces import (
+    check_linear,
+    check_names,
+    check_standing,
+    looked_at,
+    made,
+    narrowed,
+    standing,
+    trained,
+)
+from mha_course._sizes import Texts
 
 exercise = Texts(__name__)
 # Later cells use what these return, so it must be of the page's dtype; those of functions must be tensors.
-module = partial(exercise, same_dtype=True, seeds=False, takes="class")
-function = partial(exercise, same_dtype=True, seeds=False, arrays=False)
+piece = partial(exercise, same_dtype=True, seeds=False, other_sizes=[1, 17])
+module, function = partial(piece, takes="class"), partial(piece, arrays=False)
 
 check_my_pooling = function(
     "check_my_pooling",
     reference=built.my_pooling,
+    then=partial(narrowed, [(3, 2), (5, 2), (5, 7)]),
     returns=("output (q_len, value_dim)", "weights (q_len, k_len)"),
     properties=(rows_sum_to_one(1),),
     gradients=True,
@@ -33,16 +44,23 @@ check_my_pooling = function(
 
 
 check_lens_mask = function(
-    "check_lens_mask", reference=built.my_lens_mask, returns="mask (batch, 1, k_len)"
+    "check_lens_mask",
+    other_sizes=[17],
+    reference=built.my_lens_mask,
+    returns="mask (batch, 1, k_len)",
 )
 
 check_causal_mask = function(
-    "check_causal_mask", reference=built.my_causal_mask, returns="mask (q_len, k_len)"
+    "check_causal_mask",
+    reference=built.my_causal_mask,
+    returns="mask (q_len, k_len)",
+    further={"more queries than keys": lambda _: (5, 2)},
 )
 
 check_attention = function(
     "check_attention",
     reference=built.my_attention,
+    then=partial(narrowed, [(3, 2), (5, 2), (5, 7), [3, 5]]),
     returns=("output (..., q_len, value_dim)", "weights (..., q_len, k_len)"),
     properties=(rows_sum_to_one(1),),
     gradients=True,
@@ -69,28 +87,27 @@ def _run_head(
 
     wide = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim}
 
-    def prepare(head: Any) -> None:
-        generator = torch.Generator().manual_seed(0)
-        for name, width in wide.items():
-            part_of(answer, head, name)
-            proj = check_linear(head, name, head_dim, width, embed_dim, kdim, vdim)
-            with torch.no_grad():
-                proj.weight.normal_(generator=generator)
-                if proj.bias is not None:
-                    proj.bias.fill_(1.0)
-        found = head.k_proj.weight.shape[1], head.v_proj.weight.shape[1]
-        if kdim != vdim and found == (vdim, kdim):
-            raise FaultError(
-                "`kdim` and `vdim` are exchanged. `kdim` is the width of the keys, `vdim` that of the values"
-            )
-        check_names(head, list(wide))
-
-    pair = two_of(lambda: made_by_name(answer, **given), prepare)
+    head = made(answer, **given)
+    generator = torch.Generator().manual_seed(0)
+    for name, width in wide.items():
+        part_of(answer, head, name)
+        proj = check_linear(head, name, head_dim, width, embed_dim, kdim, vdim)
+        with torch.no_grad():
+            proj.weight.normal_(generator=generator)
+            if proj.bias is not None:
+                proj.bias.fill_(1.0)
+    found = head.k_proj.weight.shape[1], head.v_proj.weight.shape[1]
+    if kdim != vdim and found == (vdim, kdim):
+        raise FaultError(
+            "`kdim` and `vdim` are exchanged. `kdim` is the width of the keys, `vdim` that of the values"
+        )
+    check_names(head, list(wide))
     inputs = [x.clone().requires_grad_() for x in (query, key, value)]
-    returned = steady(pair, inputs, mask, masks=True)
+    masks = [] if mask is None else [mask]
+    returned = head(*(x.clone() for x in inputs), *masks)
     if not isinstance(returned, (tuple, list)):
         return returned
-    return *returned, *trained(pair[0], returned, inputs)
+    return *returned, *trained(head, returned, inputs)
 
 
 check_head = module(
@@ -103,30 +120,33 @@ check_head = module(
         "size of each gradient",
     ),
     run=_run_head,
+    then=partial(looked_at, (6, 3), [(2, 5, 6)] * 3, [2, 1, 5], 0),
     atol=1e-4,
 )
+
+
+def _run_heads(answer: Any, x: Tensor, *numbers: Any) -> Any:
+    """Cut or merge heads whose numbers may lie in memory as `einsum` leaves them, with the tokens first."""
+    if "tokens first" in numbers:
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    return answer(x, *(one for one in numbers if one != "tokens first"))
+
 
 check_split_heads = function(
     "check_split_heads",
     reference=built.split_heads,
+    then=partial(narrowed, [(2, 5, 6), 3]),
     returns="heads (batch, num_heads, len, head_dim)",
+    run=_run_heads,
     gradients=True,
 )
-
-
-def _run_merge(answer: Any, x: Tensor, numbers: str = "") -> Any:
-    """Merge heads whose numbers may lie in memory as `einsum` leaves them, with the tokens first."""
-    return answer(
-        x.transpose(1, 2).contiguous().transpose(1, 2)
-        if numbers == "tokens first"
-        else x
-    )
 
 
 check_merge_heads = function(
     "check_merge_heads",
     reference=built.merge_heads,
-    run=_run_merge,
+    then=partial(narrowed, [(2, 3, 5, 7)]),
+    run=_run_heads,
     returns="merged (batch, len, embed_dim)",
     gradients=True,
 )
@@ -142,13 +162,8 @@ def _run_positions(
     """
     embed_dim, max_len = sizes
 
-    def make() -> Any:
-        return made_by_name(answer, embed_dim, max_len=max_len).to(device)
-
-    module = make()
+    module = made(answer, embed_dim, max_len=max_len).to(device)
     added = module(x.to(device))
-    if device == "cpu" and added is not None:
-        steady((module, make()), [x.detach()])
     if added is None and not [*module.parameters(), *module.buffers()]:
         raise UnfinishedError(
             "`__init__` registers no table. Write it there first, then `forward`"
@@ -167,6 +182,7 @@ check_my_positions = module(
         "count of saved numbers",
     ),
     run=_run_positions,
+    then=partial(looked_at, (6, 5), [(2, 5, 6)], [], 0),
     # "meta" has no numbers, and so no gradients.
     gradients=[
         case
@@ -194,33 +210,29 @@ def _run_module(
     *first, last = sizes
     given = {"max_len": last} if "max_len" in parts else {}
 
-    def make() -> Any:
-        return made_by_name(answer, *first, **given) if given else answer(*sizes)
-
-    def prepare(model: Any) -> None:
-        for name in parts.split():
-            part_of(answer, model, name)
-        hidden = [
-            (f"{name}.{i}.{of}", parameter)
-            for name, several in vars(model).items()
-            if isinstance(several, (list, tuple))
-            for i, one in enumerate(several)
-            if hasattr(one, "named_parameters")
-            for of, parameter in one.named_parameters()
-        ]
-        with torch.no_grad():
-            for name, parameter in [*model.named_parameters(), *hidden]:
-                seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
-                parameter.normal_(generator=torch.Generator().manual_seed(seed))
-        check_names(model, parts.split())
-
-    pair = two_of(make, prepare)
+    model = made(answer, *first, **given) if given else made(answer, *sizes)
+    for name in parts.split():
+        part_of(answer, model, name)
+    hidden = [
+        (f"{name}.{i}.{of}", parameter)
+        for name, several in vars(model).items()
+        if isinstance(several, (list, tuple))
+        for i, one in enumerate(several)
+        if hasattr(one, "named_parameters")
+        for of, parameter in one.named_parameters()
+    ]
+    with torch.no_grad():
+        for name, parameter in [*model.named_parameters(), *hidden]:
+            seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
+            parameter.normal_(generator=torch.Generator().manual_seed(seed))
+    check_names(model, parts.split())
     inputs = [x.clone().requires_grad_() if x.is_floating_point() else x]
-    returned = steady(pair, inputs, mask, masks="attention" in parts)
+    masks = [] if mask is None else [mask]
+    returned = model(*(x.clone() for x in inputs), *masks)
     if returned is None:
         return None
-    count = sum(parameter.numel() for parameter in pair[0].parameters())
-    return returned, count, *trained(pair[0], returned, inputs[: x.is_floating_point()])
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return returned, count, *trained(model, returned, inputs[: x.is_floating_point()])
 
 
 check_encoder_block = module(
@@ -235,6 +247,7 @@ check_encoder_block = module(
     run=partial(
         _run_module, "self_attention self_attention_norm feed_forward feed_forward_norm"
     ),
+    then=partial(looked_at, (6, 3, 5), [(2, 5, 6)], [2, 1, 5], 0),
     atol=1e-3,
 )
 
@@ -288,12 +301,14 @@ check_gpt = module(
     ),
     run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
     properties=[_hidden_width],
+    then=partial(looked_at, (13, 6, 2, 2, 7), [(2, 7)], [], 13),
     atol=1e-3,
 )
 
 check_probabilities = function(
     "check_probabilities",
     reference=built.my_probabilities,
+    then=partial(narrowed, [(3, 5)]),
     returns="probabilities (..., vocab_size)",
 )
 
@@ -324,8 +339,12 @@ def _run_write(
     answer: Any, tokens: Tensor, number: int, options: Any, max_len: int = 5
 ) -> Any:
     """Let a small model continue a text; options that are left out have their defaults."""
-    model = _ModelOfSevenTokens(max_len)
+    check_order(answer, "model", "tokens", "number", "temperature", "top_k", "seed")
+    model = _ModelOfSevenTokens(max_len).eval()
+    model.factor.grad = torch.ones(())
+    before = standing(model)
     written = answer(model, tokens, number, **options)
+    check_standing(model, before)
     if model.factor.item() != 3.0:
         raise FaultError(
             "it changes the weights of the model, which has to write again. Only call the model"
@@ -392,6 +411,7 @@ def _run_cached(
 check_cached_attention = function(
     "check_cached_attention",
     reference=built.my_cached_attention,
+    then=partial(narrowed, [(3, 2), (3, 2), (3, 5)]),
     returns=("output (..., len, value_dim)", "cached keys", "cached values"),
     run=_run_cached,
     atol=1e-4,
@@ -407,5 +427,6 @@ check_swiglu = module(
         "size of each gradient",
     ),
     run=partial(_run_module, "gate_proj up_proj down_proj"),
+    then=partial(looked_at, (6, 5), [(2, 3, 6)], [], 0),
     atol=1e-4,
 )

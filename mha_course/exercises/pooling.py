@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attention_check._judging import randn, rows_sum_to_one
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 from mha_lib import attention_pooling, gaussian_score, masked_softmax
 
 exercise = Texts(__name__)
@@ -111,10 +111,10 @@ def _local_line(query: Tensor, key: Tensor, value: Tensor, bandwidth: float) -> 
 
 
 def _line_points(g: Generator, *leading: int, k_len: int) -> tuple[Any, ...]:
-    """Queries and keys within 2, in float64, because a line divides by a small difference."""
+    """Queries and keys within 1 of 0, in float64, because a line divides by a small difference."""
     return (
-        2 * torch.rand(*leading, 3, 1, generator=g, dtype=torch.float64),
-        2 * torch.rand(*leading, k_len, 1, generator=g, dtype=torch.float64),
+        2 * torch.rand(*leading, 3, 1, generator=g, dtype=torch.float64) - 1,
+        2 * torch.rand(*leading, k_len, 1, generator=g, dtype=torch.float64) - 1,
         randn(g, *leading, k_len, 1).double(),
         0.5,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 from mha_lib.attention import dot_product_attention
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.positional import LearnedPositionalEncoding, sinusoidal_encoding
@@ -236,8 +236,8 @@ def _to_halves(layer: Any) -> Any:
     return new
 
 
-def _rotary_layer(heads: int, head_dim: int, rotary_dim: int) -> MultiHeadAttention:
-    rotary = RotaryPositionalEncoding(head_dim, rotary_dim=rotary_dim)
+def _rotary_layer(heads: int, head_dim: int, rotary_dim: int, base: float = 1e4) -> Any:
+    rotary = RotaryPositionalEncoding(head_dim, rotary_dim=rotary_dim, base=base)
     return MultiHeadAttention(heads * head_dim, heads, rotary=rotary)
 
 

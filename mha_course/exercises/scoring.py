@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attention_check._texts import Texts
 from attention_check._verdicts import Answer
+from mha_course._sizes import Texts
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import causal_mask, valid_lens_mask
 from mha_lib.scores import gaussian_score
@@ -130,22 +130,22 @@ class _Largest(TorchDispatchMode):
 
 
 def _distances(
-    answer: Answer, query: Tensor, key: Tensor, bandwidth: float
+    answer: Answer, query: Tensor, key: Tensor, *bandwidth: float
 ) -> tuple[Any, ...] | None:
     """The scores, whether they change far from 0, and whether all differences were built."""
     with _Largest() as largest:  # type: ignore[no-untyped-call]
-        scores = answer(query, key, bandwidth)
+        scores = answer(query, key, *bandwidth)
     if scores is None:
         return None
     no = torch.tensor(
         False
     )  # the other two checks are run only if the scores are correct
-    right = gaussian_score(query, key, bandwidth)
+    right = gaussian_score(query, key, *bandwidth)
     if not isinstance(scores, Tensor) or scores.shape != right.shape:
         return scores, no, no
     if not torch.allclose(scores.to(right), right, atol=1e-3):
         return scores, no, no
-    moved = answer(query + 1000, key + 1000, bandwidth) - right
+    moved = answer(query + 1000, key + 1000, *bandwidth) - right
     differences = torch.tensor(largest.numbers >= query.numel() * len(key))
     return scores, moved.abs().max() > 0.02, differences
 

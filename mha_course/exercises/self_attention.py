@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attention_check._judging import randn
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 from mha_lib.attention import dot_product_attention
 from mha_lib.masking import causal_mask
 from mha_lib.multi_head import MultiHeadAttention

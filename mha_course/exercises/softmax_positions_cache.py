@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Generator, Tensor
 
 from attention_check._judging import randn, rows_sum_to_one
-from attention_check._texts import Texts
 from attention_check._verdicts import Answer, Verdict
+from mha_course._pieces import narrowed
+from mha_course._sizes import Texts, with_other_sizes
 from mha_lib import _checks
 
 exercise = Texts(__name__)
@@ -65,18 +67,22 @@ def _hidden_weigh_nothing(arguments: tuple[Any, ...], results: tuple[Any, ...]) 
 
 _SOFTMAX = exercise(
     "_SOFTMAX",
+    other_sizes=[1, 17],
     reference=_masked_softmax,
     returns="weights (batch, q_len, k_len)",
     properties=(_hidden_weigh_nothing, rows_sum_to_one()),
     gradients=True,
 )
 # Later pieces call the reader's own function without a mask too; an exercise on a mask need not allow that.
+_CASES = {**exercise.cases("check_my_masked_softmax"), **_SOFTMAX.cases}
 check_my_masked_softmax = replace(
     _SOFTMAX,
+    then=partial(narrowed, [(3, 5), [3, 5]]),
     same_dtype=True,
     seeds=False,
     arrays=False,
-    cases={**exercise.cases("check_my_masked_softmax"), **_SOFTMAX.cases},
+    cases=_CASES,
+    further=with_other_sizes(_CASES, [1, 17]),
     wrong=(
         *exercise.mistakes("check_my_masked_softmax", _masked_softmax),
         *_SOFTMAX.wrong,
@@ -247,6 +253,7 @@ def _decoded(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:  # noq
 
 _CACHE = exercise(
     "_CACHE",
+    other_sizes=[1],
     reference=_decoded,
     returns="outputs (len, value_dim)",
     gradients=True,

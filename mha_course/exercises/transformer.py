@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from attention_check._judging import randn
-from attention_check._texts import Texts
+from mha_course._sizes import Texts
 from mha_course.data.dates import END, START
 from mha_lib import EncoderBlock, EncoderDecoder
 

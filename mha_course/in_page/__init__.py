@@ -11,6 +11,7 @@ import ast
 import base64
 import inspect
 import sys
+import warnings
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,12 +23,15 @@ from unittest.mock import patch
 import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
-from attention_check import _elsewhere, _errors, _judging, _pieces, _results, _verdicts
+from attention_check import _errors, _judging, _results, _verdicts
 from attention_check._judging import Exercise
 from attention_check._results import Outcome
 from attention_check._texts import _source
-from attention_check._verdicts import UnfinishedError, Verdict, Wrong, part_of, wrong_bias
+from attention_check._verdicts import UnfinishedError, Verdict, Wrong
 from mha_course import built, exercises
+from mha_course._classes import part_of, wrong_bias
+from mha_course._exercise import CourseExercise
+from mha_course._pieces import layer_fault
 from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
 from mha_course.data.dates import date_batch, decode_target
@@ -35,11 +39,12 @@ from mha_course.exercises import multi_head
 from mha_lib import _checks
 
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
+COURSE, ROOT = FOLDER.parents[:2]
 
 # Files of the course that the page has as they are.
-SHARED = ("built.py", "_messages.py", "_my_gpt.py", "_take_home.md", "_take_home.py", "_whose.py")
-ENGINE = (_verdicts, _results, _errors, _elsewhere, _pieces, _judging)
+SHARED = "built _classes _elsewhere _exercise _messages _my_gpt _pieces _take_home _whose"
+OWN = "above fresh session training"
+ENGINE = (_verdicts, _results, _errors, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
@@ -50,24 +55,21 @@ class NotInPageError(Exception):
 
 def page_sources() -> dict[str, str]:
     """The Python files that the page receives: path in the page -> text."""
-    checks = (_checks.wrong_type, _checks.check_type)
     texts = {part: book_text(part) for part in ("train", "test")}
     sources = {
         "mha_lib/__init__.py": "",
-        "mha_lib/_checks.py": "\n\n".join(map(inspect.getsource, checks)),
+        "mha_lib/_checks.py": "\n\n".join(map(inspect.getsource, (_checks.wrong_type, _checks.check_type))),
         "attention_check/__init__.py": "",
         **{f"{one.__name__.replace('.', '/')}.py": inspect.getsource(one) for one in ENGINE},
         "mha_course/__init__.py": "",
-        **{f"mha_course/{name}": (FOLDER.parent / name).read_text("utf-8") for name in SHARED},
+        **{f"mha_course/{name}.py": (COURSE / f"{name}.py").read_text("utf-8") for name in SHARED.split()},
+        "mha_course/_take_home.md": (COURSE / "_take_home.md").read_text("utf-8"),
         # What the "Try it" cells import from the course.
         "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
         "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
         "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
         "english_dates.py": english_dates(),
-        **{
-            name: (FOLDER / name).read_text("utf-8")
-            for name in ("above.py", "fresh.py", "session.py", "training.py")
-        },
+        **{f"{name}.py": (FOLDER / f"{name}.py").read_text("utf-8") for name in OWN.split()},
     }
     for path in sorted(FOLDER.glob("torch/**/*.py")):
         sources[path.relative_to(FOLDER).as_posix()] = path.read_text("utf-8")
@@ -84,13 +86,13 @@ def english_dates() -> str:
     return f"PARTS = TRAIN, HELD_OUT = {parts!r}\n"
 
 
-def exercise_of(check: str) -> Exercise:
+def exercise_of(check: str) -> CourseExercise:
     """The exercise behind a cell that checks an answer, such as `check_rotary(turn, interleaved=False)`."""
     if "check_multi_head(" in check:
         return _multi_head()
-    asked: list[Exercise] = []
+    asked: list[CourseExercise] = []
 
-    def note(exercise: Exercise, _: object) -> Verdict:
+    def note(exercise: CourseExercise, _: object) -> Verdict:
         asked.append(exercise)
         return Verdict(True, "Right.")
 
@@ -105,17 +107,18 @@ def exercise_of(check: str) -> Exercise:
     return asked[0]
 
 
-def _multi_head() -> Exercise:
+def _multi_head() -> CourseExercise:
     """The cases of `check_multi_head`, with fixed numbers instead of a layer's own."""
-    return Exercise(
+    return CourseExercise(
         reference=_as_layer(multi_head.multi_head),
         cases={label: partial(_layer_and_inputs, case) for label, case in multi_head._CASES.items()},
+        further={label: partial(_layer_and_inputs, case) for label, case in multi_head._FURTHER.items()},
         wrong=[Wrong(one.name, one.cause, _as_layer(one.answer)) for one in multi_head._WRONG],
         returns=("output (batch, q_len, embed_dim)", "weights (batch, num_heads, q_len, k_len)"),
         run=_run_layer,
         properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
         gradients=True,
-        then=_pieces.layer_fault,
+        then=layer_fault,
         takes="class",
         atol=1e-4,
         rtol=1e-3,
@@ -174,16 +177,15 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
     return layer(query, key, value) if mask is None else layer(query, key, value, mask)
 
 
-def stored(exercise: Exercise) -> dict[str, Any]:
+def stored(exercise: CourseExercise) -> dict[str, Any]:
     """An exercise as JSON: cases, results, mistakes, and the code that uses an answer.
 
     Raises:
         NotInPageError: it needs what the page lacks.
     """
-    kept, left = {}, ["gradients"] if exercise.gradients else []
-    if exercise.run is _run_layer:
-        left += ["`is_causal`"]
-    with true_torch.random.fork_rng(devices=[]):
+    kept, left = {}, ["`is_causal`"] if exercise.run is _run_layer else []
+    with true_torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a known mistake may do what torch advises against
         for case in exercise.cases:
             arguments = exercise._arguments(case)
             if all(map(_fits, arguments)):
@@ -192,9 +194,27 @@ def stored(exercise: Exercise) -> dict[str, Any]:
                 left.append(case)
         if not kept:
             raise NotInPageError("numbers of another kind")
+        further = {}
+        beyond = exercise.beyond() if exercise.further else exercise
+        for case in exercise.further:
+            arguments = beyond._arguments(case)
+            right = beyond._try(exercise.reference, case)
+            if all(map(_fits, arguments)) and not right.trouble:
+                further[case] = [_encoded(one) for one in arguments]
         tried = partial(_outcomes, exercise, list(kept))
-        rights = [tried(one) for one in (exercise.reference, *exercise.accept)]
+        tried_further = partial(_outcomes, beyond, list(further))
+        compared = [case for case in kept if case in exercise._with_gradients()]
+        slopes = partial(_slopes, exercise, compared)
+        both = exercise.reference, *exercise.accept
+        rights = [(tried(one), slopes(one), tried_further(one)) for one in both]
         wrong = [(one, tried(one.answer)) for one in exercise.wrong]
+        (first, first_slopes, _), other = rights[0], dict[str, Any]()
+        for one in exercise.wrong if compared else []:
+            # Only a mistake with the right numbers is known by its gradients.
+            two = one.answer, exercise.reference
+            pairs = ([exercise._try(each, case) for each in two] for case in reversed(kept))
+            if all(got.agrees(right, exercise.atol, exercise.rtol) for got, right in pairs):
+                other[one.name] = _differing(slopes(one.answer), first_slopes)
     code: dict[str, str] = {}
     run = _expression(exercise.run, code) if exercise.run else "None"
     properties = [_expression(one, code) for one in exercise.properties]
@@ -202,20 +222,22 @@ def stored(exercise: Exercise) -> dict[str, Any]:
     named = [f"run = {run}", f"then = {then}", f"properties = [{', '.join(properties)}]"]
     return {
         "cases": kept,
+        "further": further,
         "names": list(inspect.signature(exercise.run or exercise.reference).parameters),
         "rights": rights,
         # A mistake that no case here reveals is one that only torch finds.
         "wrong": [
-            [one.name, one.cause, {case: got[case] for case in kept if got[case] != rights[0][case]}]
+            [one.name, one.cause, _differing(got, first), other.get(one.name, {})]
             for one, got in wrong
-            if got != rights[0]
+            if got != first or other.get(one.name)
         ],
         "code": "\n\n".join([*code.values(), *named]),
         "left": left,
         "options": {
             name: getattr(exercise, name)
-            for name in ("returns", "arrays", "same_dtype", "seeds", "takes", "atol", "rtol")
-        },
+            for name in ("returns", "arrays", "same_dtype", "seeds", "takes", "atol", "rtol", "detached")
+        }
+        | {"gradients": compared},
     }
 
 
@@ -229,6 +251,15 @@ def _fits(value: Any) -> bool:
 def _outcomes(exercise: Exercise, cases: list[str], answer: Any) -> dict[str, Any]:
     """What an answer does in each case, as JSON."""
     return {case: _encoded_outcome(exercise._try(answer, case)) for case in cases}
+
+
+def _slopes(exercise: Exercise, cases: list[str], answer: Any) -> dict[str, Any]:
+    """The gradients of an answer in each case, as JSON."""
+    return {case: _encoded_outcome(exercise._gradients(answer, case)) for case in cases}
+
+
+def _differing(got: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    return {case: one for case, one in got.items() if one != right[case]}
 
 
 def _encoded_outcome(outcome: Outcome) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighl
 import { Annotation, EditorState } from "@codemirror/state";
 import { EditorView, highlightSpecialChars, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { download } from "../widgets/js/download.js";
-import { DRAFTS, withOthers } from "../widgets/js/drafts.js";
-import { element, inlineText } from "../widgets/js/frame.js";
-import { everything, recall, remember } from "../widgets/js/store.js";
+import { download } from "../widgets/shared/download.js";
+import { DRAFTS, withOthers } from "../widgets/shared/drafts.js";
+import { element, inlineText } from "../widgets/shared/frame.js";
+import { everything, recall, remember } from "../widgets/shared/store.js";
 import { createPython, PythonError } from "./python.js";
 import { openTraining } from "./train.js";
 
@@ -93,11 +93,11 @@ const titleOf = ({ name }) => (name ? `Your ${name}` : "Your copy of these lines
  * @param {Stub} stub @param {string} key @param {() => void} onChange of the texts that are kept beside the draft
  */
 function createStore(stub, key, onChange) {
-  /** @returns {import("../widgets/js/drafts.js").Draft} */
+  /** @returns {import("../widgets/shared/drafts.js").Draft} */
   const read = () => recall(key) ?? {};
   /** What the editor shows; if the storage has something else, that comes from another tab. */
   let seen = read().draft ?? stub.stub;
-  const write = (/** @type {import("../widgets/js/drafts.js").Draft} */ entry) => {
+  const write = (/** @type {import("../widgets/shared/drafts.js").Draft} */ entry) => {
     const { draft, accepted, others = [] } = entry;
     const isNew = draft === stub.stub && !accepted && others.length === 0;
     seen = draft ?? stub.stub;

@@ -27,8 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attention_check import _errors, _judging, _pieces, _verdicts
-from attention_check._judging import Exercise
+from attention_check import _errors, _judging, _verdicts
 from attention_check._results import Outcome, listed
 from attention_check._verdicts import Verdict, Wrong
 
@@ -37,7 +36,8 @@ try:
 except ModuleNotFoundError:
     from mha_course.in_page import above
 
-from mha_course import built
+from mha_course import _classes, _pieces, built
+from mha_course._exercise import CourseExercise
 from mha_course._whose import used_by
 
 FILE = "your code"
@@ -48,12 +48,15 @@ ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab
 
 
 class Stored:
-    """The results of an answer in each case when the book was built, as a substitute for that answer."""
+    """The results of an answer in each case when the book was built, as a substitute for that answer.
 
-    def __init__(self, names, outcomes):
+    `slopes` are its gradients, in the cases whose gradients are compared.
+    """
+
+    def __init__(self, names, outcomes, slopes):
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
         self.__signature__ = inspect.Signature(parameters)
-        self.outcomes = outcomes
+        self.outcomes, self.slopes = outcomes, slopes
 
     def __call__(self, *_):
         """Return nothing; this only makes it look like an answer."""
@@ -63,7 +66,7 @@ class Stored:
 _printed = {}
 
 
-class StoredExercise(Exercise):
+class StoredExercise(CourseExercise):
     """An exercise whose right and wrong answers were tried with torch when the book was built."""
 
     def _try(self, answer, case, *, seed=0):
@@ -74,19 +77,34 @@ class StoredExercise(Exercise):
         _printed.setdefault(case, str(printed))
         return outcome
 
+    def _gradients(self, answer, case):
+        if isinstance(answer, Stored):
+            return _outcome(**answer.slopes[case])
+        with redirect_stdout(Output()):
+            return super()._gradients(answer, case)
+
 
 def loaded(data):
     """The exercise that the build has written as JSON."""
     space = {**vars(_verdicts), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
-    space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
+    space |= {**vars(_classes), "ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)
-    first, stored = data["rights"][0], partial(Stored, data["names"])
+    (first, slopes, _), stored = data["rights"][0], partial(Stored, data["names"])
+    rights = [stored(got | further, other) for got, other, further in data["rights"]]
+    cases, further = (
+        {label: partial(_arguments, made) for label, made in data[kind].items()}
+        for kind in ("cases", "further")
+    )
     exercise = StoredExercise(
-        reference=stored(first),
-        accept=[*map(stored, data["rights"][1:])],
-        cases={label: partial(_arguments, made) for label, made in data["cases"].items()},
-        wrong=[Wrong(name, cause, stored(first | got)) for name, cause, got in data["wrong"]],
+        reference=rights[0],
+        accept=rights[1:],
+        cases=cases,
+        further=further,
+        wrong=[
+            Wrong(name, cause, stored(first | got, slopes | other))
+            for name, cause, got, other in data["wrong"]
+        ],
         run=space["run"],
         then=space["then"],
         properties=space["properties"],

@@ -1,9 +1,9 @@
 // "Train your layer" and "Train your GPT": the loop of a chapter on the reader's own piece, in the page's Python,
 // drawn while it runs.
 
-import { element, inlineText, setText, svgElement } from "../widgets/js/frame.js";
-import { pixelCanvas } from "../widgets/js/pixel_canvas.js";
-import { recall, remember } from "../widgets/js/store.js";
+import { element, inlineText, setText, svgElement } from "../widgets/shared/frame.js";
+import { pixelCanvas } from "../widgets/shared/pixel_canvas.js";
+import { recall, remember } from "../widgets/shared/store.js";
 
 /**
  * @typedef {{both: number, row: number[], targets: number[][], answers: number[][], maps: number[][][]}} Learned

@@ -505,14 +505,15 @@ def recall_table(accuracy: Mapping[str, Tensor]) -> None:
 def induction_table(runs: Experiment, correct: Mapping[str, Tensor]) -> None:
     """Print the size, steps, accuracy and last loss of each model."""
     print(
-        "share right of the letters that can be known, lowest to highest of five seeds"
+        "share right of the letters that can be known, lowest to highest of all seeds"
     )
     for arm, settings in runs.arms.items():
         loss = runs.history(arm).losses[:, -1].mean()
         low, high = correct[arm].aminmax()
         size = f"{settings['parameters']:6,} parameters, {settings['steps']:,} steps"
         label = arm.removesuffix(f", {settings['steps']} steps")
-        print(f"{label:19s}{size:33s}{low:.2f} to {high:.2f}, loss {loss:.2f}")
+        seeds = f"{settings['seeds']} seeds"
+        print(f"{label:19s}{size:33s}{low:.2f} to {high:.2f}, loss {loss:.2f}, {seeds}")
 
 
 def rates(runs: Experiment, arm: str, measure: str = "right") -> None:

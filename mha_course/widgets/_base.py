@@ -19,7 +19,14 @@ from mha_course.widgets._program import compose_program
 from mha_course.widgets._traits import TraitTypeError, TraitValueError, _Setting
 from mha_lib._checks import refusal
 
-_JS = resources.files(__package__) / "js"
+# Each widget has a folder, and so does what several widgets need. No two files have the same name.
+_BROWSER_FILES = {
+    file.name: file
+    for folder in resources.files(__package__).iterdir()
+    if folder.is_dir()
+    for file in folder.iterdir()
+    if file.name.endswith((".js", ".css"))
+}
 # Empty lines, comments on their own lines, types within a line, comments at the end (not Python's //).
 _COMMENT = re.compile(
     r"^\n|^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
@@ -28,20 +35,21 @@ _COMMENT = re.compile(
 # A comment, an empty line, or the indentation of a line.
 _STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n|^ +", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
-    r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
+    r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "(?:\.|\.\./\w+)/(\w+\.js)";\n',
+    re.MULTILINE,
 )
 # This does not match `import torch as t`, which occurs in the programs that widgets write.
 _OTHER_IMPORT = re.compile(r"^import (?![\w.]+( as \w+)?$).*", re.MULTILINE)
 
 
 def compose_module(name: str) -> str:
-    """Join the file `name` in js/ and its imports, each before its first user, into one ES module.
+    """Join the file `name` and its imports, each before its first user, into one ES module.
 
     Both hosts of a widget, anywidget and the built page, take its code as a single text, in which relative
-    imports could not be resolved. No bundler is needed as long as the files use only one form of import,
-    import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments are
-    left out, because every notebook stores this text. Each file begins with a line that names it; from these
-    lines, the build of the book finds the files that widgets have in common.
+    imports could not be resolved. No bundler is needed as long as no two files have the same name or declare
+    the same name at their top level, and all use one form of import: import { a, b } from "./file.js", or
+    from "../folder/file.js". Comments are left out, because each page stores this text. Each file begins
+    with a line that names it; from these lines, the build finds the files that widgets have in common.
 
     Raises:
         ValueError: a file has an import of a different form.
@@ -58,12 +66,14 @@ def compose_style(name: str) -> str:
     The style sheet of `plane.js` is `plane.css`; a module may have none. Each sheet begins with a line that
     names it, as in `compose_module`; comments and indentation are left out.
     """
-    sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
+    sheets = [file.replace(".js", ".css") for file in _modules(name)]
     return "\n".join(
-        f"/* {sheet.name} */\n"
-        + _STYLE_COMMENT.sub("", sheet.read_text(encoding="utf-8")).lstrip()
+        f"/* {sheet} */\n"
+        + _STYLE_COMMENT.sub(
+            "", _BROWSER_FILES[sheet].read_text(encoding="utf-8")
+        ).lstrip()
         for sheet in sheets
-        if sheet.is_file()
+        if sheet in _BROWSER_FILES
     )
 
 
@@ -76,7 +86,7 @@ def _modules(name: str) -> dict[str, str]:
         if file in visited:
             return
         visited.add(file)
-        text = (_JS / file).read_text(encoding="utf-8")
+        text = _BROWSER_FILES[file].read_text(encoding="utf-8")
         for imported in _RELATIVE_IMPORT.findall(text):
             add(imported)
         texts[file] = _RELATIVE_IMPORT.sub("", text)

@@ -91,7 +91,9 @@ class _LanguageModel(nn.Module):
         """Check a call before anything is computed; return the tokens' positions and the masks."""
         first = check_caches(cache, KeyValueCache, len(self.encoder.blocks))[0]
         past = 0 if first is None else len(first)
-        _check_ids("tokens", tokens, self.embedding, self.max_len - past)
+        forgot = first is not None and first._forgotten is not None
+        last = int(first.lens.max()) if first is not None and forgot else past
+        _check_ids("tokens", tokens, self.embedding, self.max_len - last)
         batch, length = tokens.shape
         attention = self.encoder._first_block.self_attention
         if first is not None:
@@ -105,6 +107,9 @@ class _LanguageModel(nn.Module):
         if positions is None:
             positions, _ = _new_positions(first, length, length, tokens.device)
             if key_mask is not None:
+                if forgot and hasattr(self, "position_embedding"):
+                    rule = "come with positions where the cache has forgotten tokens"
+                    raise _checks.refusal("key_mask", rule, "positions=None")
                 # A token is as far from the first visible one as without the padding on the left.
                 padding = (key_mask.cumsum(1) == 0).sum(1, keepdim=True)
                 positions = (positions - padding).clamp(min=0)

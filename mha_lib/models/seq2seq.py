@@ -107,6 +107,9 @@ class EncoderDecoder(nn.Module):
         _check_lens("source_lens", source_lens, 0, memory)
         if cache is not None:
             check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
+            if cache[0].self_attention._forgotten is not None:
+                rule = "hold all tokens of the target"
+                raise _checks.refusal("cache", rule, "one that has forgotten some")
         past = 0 if cache is None else len(cache[0])
         if past and past >= target.shape[1]:
             rule = f"be longer than what the cache holds, {past}"

@@ -11,7 +11,10 @@ from test_types import ALL_MODULES, METHODS, PUBLIC
 import mha_course.widgets
 import mha_lib
 
-FIXTURES = {"attention_check.pytest_plugin.assert_conforms"}  # pytest's fixtures, which are not functions
+# pytest's fixtures, which are not functions
+FIXTURES = {
+    f"attention_check.pytest_plugin.assert_{what}" for what in ("conforms", "rotary", "decoding", "results")
+}
 NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
 
 

@@ -480,6 +480,17 @@ def test_a_chapter_lets_the_reader_act_within_two_screens(visit, reader, page_na
     assert min(ends) <= 2 * height
 
 
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_only_the_landing_page_is_laid_out_as_one(visit, page_name):
+    """Every other page has its sidebars, and its text begins at the left."""
+    page = visit(page_name)
+    text = page.locator(".bd-article p:not(.open-in-colab)").first
+    landing = page_name == "index.html"
+    assert text.evaluate("node => getComputedStyle(node).textAlign") == ("center" if landing else "start")
+    for side in ("primary", "secondary"):
+        expect(page.locator(f".bd-sidebar-{side}")).to_be_visible(visible=not landing)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page_name", CHAPTERS)
 def test_widgets_are_printed_and_figures_stand_in_for_them_without_scripts(visit, reader, roots, page_name):
@@ -527,8 +538,8 @@ WAYS_OUT = {
     "socket": ("() => new WebSocket(ADDRESS.replace('https', 'wss'))", "connect-src"),
     "form": (SEND % ("form", "node.action = ADDRESS; setTimeout(() => node.submit())"), "form-action"),
     "frame": (SEND % ("iframe", "node.src = ADDRESS"), "frame-src"),
-    # No browser starts a worker from another site, so a file beside the page is tried; it is blocked too.
-    "worker": ("() => new Worker('worker.js')", "worker-src"),
+    # No browser starts a worker from another site, so one from an address that is its own text is tried.
+    "worker": ("() => new Worker('data:text/javascript,')", "worker-src"),
     "font": ("() => new FontFace('Foreign', `url(${ADDRESS})`).load().catch(() => {})", "font-src"),
     "image": ("() => { new Image().src = ADDRESS; }", "img-src"),
     "sound": (SEND % ("audio", "node.src = ADDRESS"), "media-src"),

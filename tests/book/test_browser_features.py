@@ -8,8 +8,8 @@ from imports import ROOT
 
 SOURCES = [
     path
-    for folder in ("_static", "mha_course/in_page", "mha_course/widgets/js")
-    for path in sorted((ROOT / folder).iterdir())
+    for files in ("_static/*", "mha_course/in_page/*", "mha_course/widgets/*/*")
+    for path in sorted(ROOT.glob(files))
     if path.suffix in (".js", ".css")
 ]
 # *About* says: complete from Chrome 117, Firefox 121, Safari 16.4. Each of these is newer in one of them, as

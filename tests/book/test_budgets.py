@@ -9,7 +9,7 @@ import pytest
     ("attention_check/_texts.py", "judging"),
     ("mha_course/data/dates.py", "course support"), ("mha_course/exercises/masks.py", "exercises"),
     ("mha_course/widgets/quiz.py", "widgets, Python"),
-    ("mha_course/widgets/js/quiz.css", "widgets, JavaScript and styles"),
+    ("mha_course/widgets/quiz/quiz.css", "widgets, JavaScript and styles"),
     ("tests/library/test_scores.py", "tests"), ("tools/budgets.py", "the rest"),
     (".github/workflows/ci.yml", "the rest"), ("Makefile", "the rest"),
     ("mha_course/stored/dates.json", None), ("chapters/references.bib", None),

@@ -5,11 +5,11 @@ import pytest
 
 
 @pytest.mark.parametrize(("files", "tested", "not_tested"), [
-    (["mha_course/widgets/quiz.py"], "quiz", "head_explorer"),
-    (["mha_course/widgets/js/quiz.css"], "quiz", "head_explorer"),
-    (["mha_course/widgets/js/attention_math.js"], "head_explorer", "quiz"),
+    (["mha_course/widgets/quiz/__init__.py"], "quiz", "head_explorer"),
+    (["mha_course/widgets/quiz/quiz.css"], "quiz", "head_explorer"),
+    (["mha_course/widgets/shared/attention_math.js"], "head_explorer", "quiz"),
     (["tests/widgets/test_quiz.py"], "quiz", "head_explorer"),
-    (["mha_course/widgets/js/frame.js"], "quiz", None), (["tests/widgets/seen.py"], "quiz", None),
+    (["mha_course/widgets/shared/frame.js"], "quiz", None), (["tests/widgets/seen.py"], "quiz", None),
     (["mha_lib/attention.py"], "head_explorer", None), (["README.md"], None, "quiz"),
 ])  # fmt: skip
 def test_changed_widgets_are_tested(monkeypatch, files, tested, not_tested):
@@ -21,7 +21,7 @@ def test_changed_widgets_are_tested(monkeypatch, files, tested, not_tested):
 
 def test_where_nobody_can_say_what_changed_each_commit_has_a_share(monkeypatch):
     monkeypatch.setattr(changed, "changed_files", set)
-    widgets = {path.stem for path in changed.WIDGETS.glob("[!_]*.py")}
+    widgets = {path.parent.name for path in changed.WIDGETS.glob("*/__init__.py")}
     shares = []
     for number in range(changed.SHARES):
         monkeypatch.setattr(changed, "commit", lambda number=number: 8 + number)

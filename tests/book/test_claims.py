@@ -47,7 +47,8 @@ def test_no_wrong_digit_holds_and_few_would_find_a_source():
     assert proposed < 0.05 * tried
 
 
-TEXT = "With two heads the loss falls to 18.49, with one to 18.91. That is 3 times `0.77`; $\\sqrt{2}=1.41$."
+TEXT = "With two heads the loss falls to 18.49, with one to 18.91 ([Figure 7.1](#fig-a)). "
+TEXT += "That is 3 times `0.77`; $\\sqrt{2}=1.41$."
 
 
 @pytest.fixture

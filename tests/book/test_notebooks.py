@@ -525,14 +525,14 @@ def test_what_the_page_hides_is_folded_where_it_is_edited(path):
 def test_github_shows_the_notebook(path):
     """Stored and published; the set-up of a published copy also names files with their hashes."""
     notebook = nbformat.read(path, as_version=4)
-    publish(notebook, [])
+    publish(path.stem, notebook, [])
     assert max(path.stat().st_size, len(nbformat.writes(notebook).encode())) < MAX_BYTES
 
 
 def test_the_folds_of_a_published_notebook_have_the_titles_of_the_page():
     notebook = nbformat.read(ROOT / "chapters" / "03_multi_head_attention.ipynb", as_version=4)
     before = {cell.id: cell.source for cell in notebook.cells}
-    publish(notebook, [])
+    publish("03_multi_head_attention", notebook, [])
     titles = {"ex1-solution": "solution", "setup": "the set-up for Colab", "c058": "code", "ask-off": "code"}
     for cell in notebook.cells:
         folded = HIDES & set(cell.metadata.get("tags", []))
@@ -547,11 +547,12 @@ def test_the_folds_of_a_published_notebook_have_the_titles_of_the_page():
 def test_a_published_notebook_shows_the_captions_of_the_page():
     notebook = nbformat.read(ROOT / "chapters" / "04_self_attention.ipynb", as_version=4)
     before = list(notebook.cells)
-    publish(notebook, [])
+    publish("04_self_attention", notebook, [])
     shown = {cell.source for cell in notebook.cells if cell.cell_type == "markdown"}
     figures = [cell.metadata.get("mystnb", {}).get("figure") for cell in before]
-    captions = [f"**Figure.** {figure['caption']}" for figure in figures if figure]
+    captions = [figure["caption"] for figure in figures if figure]
     assert len(captions) > 10
+    assert captions[1].startswith("**Figure 4.2.** ")
     assert set(captions) <= shown
     where = [notebook.cells.index(cell) for cell in before]
     assert where == sorted(where)

@@ -17,7 +17,8 @@ NAV = """<nav class="bd-links"><a href="#">Home</a><p class="caption">Chapters</
 <a href="chapters/one.html">1. One</a><a href="chapters/two.html">2. Two</a></nav>"""
 ARTICLE = '<article class="bd-article"><section id="top"><h1>{}</h1>{}</section></article>'
 PICTURE = '<img src="../_images/still.png" alt="Bars" {}>'
-ONE = f"""<p class="open-in-colab">Open in Colab</p>{LINK.format("two.html#end")}
+ONE = f"""<p class="open-in-colab">Open in Colab</p><div class="way-and-caption"><p>chip</p></div>
+{LINK.format("two.html#end")}
 <div class="widget-still">{PICTURE.format("")}</div><section id="ex"><h2>Exercise</h2><div class="cell">
 <pre>def mine(): ...</pre><button class="write-here-button" data-check>Write it here</button></div>
 <div class="cell"><pre>check(mine)</pre><div class="cell_output">Not yet: nothing</div></div>
@@ -32,7 +33,7 @@ TWO = f"""{ASKED}<p id="end">The end. <mjx-container><mjx-math>x</mjx-math><mjx-
 xmlns="http://www.w3.org/1998/Math/MathML"><mi>x</mi></math></mjx-assistive-mml></mjx-container></p>
 {2 * '<svg viewBox="0 0 9 9"><marker id="tip"/><path d="M0 0h9" marker-end="url(#tip)"/></svg>'}"""
 LEFT = ["Open in Colab", "Write it here", "Try it", "Show solution", "Show source", "Copy to clipboard",
-        "Not yet: nothing"]  # fmt: skip
+        "Not yet: nothing", "chip"]  # fmt: skip
 
 
 @pytest.fixture
@@ -80,6 +81,8 @@ def faults(pdf, book):
     if list(places) != ["Contents", *titles, "Solutions and answers"]:
         yield f"the outline has {list(places)} instead of {titles}"
         return
+    if not reader.pages[0].images and "chapters/03" not in str(nav):
+        yield "the cover has no picture"
     contents = " ".join(texts[places["Contents"] - 1 : places[titles[0]] - 1])
     for title in places.keys() - {"Contents"}:
         if not re.search(rf"{re.escape(title)}\s*{places[title]}\b", contents):
@@ -117,6 +120,8 @@ def faults(pdf, book):
     ("paper.js", "", "", None),
     ("paper.js", "style, button, input", "style, input", "'Write it here' is left"),
     ("paper.js", ".cell_output", ".no_such", "'Not yet: nothing' is left"),
+    ("paper.js", "way-and-caption", "no_such", "'chip' is left"),
+    ("paper.js", "...coverPicture(pages),", "", "the cover has no picture"),
     ("paper.js", "[data-check]", ".write-here-button", "cell to be tried is lost"),
     ("paper.js", "SOLUTION.test(label) &&", "false &&", "0 of 1 Solution"),
     ("paper.js", '"Move it in the book: "', '""', "0 of 1 Move it"),
@@ -151,7 +156,14 @@ def test_the_epub_has_all_pages_with_mathml_pictures_and_links(small):
     with zipfile.ZipFile(small() / "book.epub") as file:
         names = file.namelist()
         texts = {name: file.read(name).decode() for name in names if name.endswith(".xhtml")}
+        package = ElementTree.fromstring(file.read("book.opf"))
+        cover = Image.open(file.open("cover.png"))
     assert names[0] == "mimetype"
+    assert cover.height > cover.width > 1000 and len(cover.convert("RGB").getcolors(1 << 20)) > 20
+    said = {one.get("property") or one.tag.partition("}")[2]: one.text for one in package[0]}
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", said["date"]) and "CC BY 4.0" in said["rights"]
+    assert said["schema:accessibilityHazard"] == "none" and "MathML" in said["schema:accessibilitySummary"]
+    assert [one.get("href") for one in package[1] if one.get("properties") == "cover-image"] == ["cover.png"]
     assert list(texts) == [f"{name}.xhtml" for name in "cover contents p-index p-one p-two solutions".split()]
     assert "<mi>x</mi>" in texts["p-two.xhtml"] and "mjx-" not in texts["p-two.xhtml"]
     assert "return 42" in texts["solutions.xhtml"] and "return 42" not in texts["p-one.xhtml"]

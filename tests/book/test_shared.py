@@ -52,6 +52,9 @@ def test_every_chapter_of_the_path_has_a_picture_of_its_own(book):
 def test_search_engines_get_a_list_of_exactly_the_pages(book):
     listed = ElementTree.parse(book / "sitemap.xml").iter("{http://www.sitemaps.org/schemas/sitemap/0.9}loc")
     assert sorted(entry.text for entry in listed) == sorted(f"{HOME}{page}.html" for page in PAGES)
+    others = ElementTree.parse(book / "sitemap.xml").iter("{http://www.w3.org/1999/xhtml}link")
+    chinese = [one.get("href") for one in others if one.get("hreflang") == "zh-CN"]
+    assert sorted(chinese) == sorted(f"{HOME}zh_CN/{page}.html" for page in PAGES)
     assert f"Sitemap: {HOME}sitemap.xml" in (book / "robots.txt").read_text(encoding="utf-8")
 
 

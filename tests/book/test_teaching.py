@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import slides
 from as_markdown import text_of
+from bs4 import BeautifulSoup
 from feedback import HEADING
 from playwright.sync_api import expect
 
@@ -107,7 +108,12 @@ def test_slides_show_each_figure_and_question_of_the_chapters_and_need_no_other_
         shown += [f'<div class="fits">{question}' for question in questions]
         assert [text for text in shown if text not in html] == [], name
     pages = re.findall(rb"/Type /Page\b", deck.with_suffix(".pdf").read_bytes())
-    assert html.count("<h2>") == len(pages) > 150
+    titles = html.count('<section class="title">')
+    assert titles == len(slides.chapters()) and html.count("<h2>") + titles == len(pages) > 150
+    # Each question has a slide of its own, and the next one shows the answer too.
+    folds = BeautifulSoup(html.partition("<script>")[0], "html.parser").select(".fits details")
+    answers = [fold.has_attr("open") for fold in folds if fold.summary.text == "Answer"]
+    assert sum(answers) * 2 == len(answers) > 100
 
 
 def test_the_speaker_sees_what_the_chapter_says_and_the_answer_and_the_audience_does_not(deck, browser):
@@ -139,8 +145,9 @@ def test_arrows_lead_through_slides_and_everything_fits(deck, browser):
     too_large = page.evaluate(
         """() => Reveal.getSlides().map((slide) => {
           Reveal.slide(...Object.values(Reveal.getIndices(slide)).slice(0, 2));
-          const { left, right, bottom } = slide.querySelector(".fits").getBoundingClientRect();
-          return left < 0 || right > 1280 || bottom > 700 ? slide.innerText : "";
+          const { left, right, bottom } = slide.querySelector(".fits, h1").getBoundingClientRect();
+          const isSmall = slide.querySelector(".fits:has(img)")?.style.zoom < 0.6;
+          return left < 0 || right > 1280 || bottom > 700 || isSmall ? slide.innerText : "";
         }).filter(Boolean)"""
     )
     assert too_large == []

@@ -592,7 +592,7 @@ FAULTS = [
           "cache", "KeyValueCache.to", "dtype if x.ndim == 4 else None", "dtype",
           "test_edges::test_a_cache_moves_to_another_dtype_and_device"),
     Fault("one position for all samples of a ragged batch",
-          "cache", "_new_positions", "if cache.visible is None else cache.lens.unsqueeze(1)", "",
+          "cache", "_new_positions", "if alike else cache.lens.unsqueeze(1)", "",
           "test_masks_of_samples::test_positions_of_a_cache_count_tokens"),
     Fault("positions of a ragged batch off by one",
           "cache", "_new_positions", "cache.lens.unsqueeze(1)", "cache.lens.unsqueeze(1) - 1",

@@ -75,7 +75,11 @@ class Widgets:
 
     def path_of(self, fault):
         """Where the file of a fault is, from the root of the repository."""
-        return Path("mha_course", "widgets", fault.file)
+        widgets = self.root / "mha_course" / "widgets"
+        name = Path(fault.file)
+        places = [widgets / name.stem / "__init__.py"] if name.suffix == ".py" else widgets.glob(f"*/{name}")
+        found = next(filter(Path.is_file, places), widgets / name)
+        return found.relative_to(self.root)
 
     def copy(self, fault, folder):
         """Copy what a widget consists of into a folder; return pytest's settings, and where the tests are."""

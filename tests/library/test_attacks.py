@@ -41,6 +41,8 @@ FORGE = [
     JUDGED + "j.JUDGE.send((b'[\"check\", 7]', j.safetensors.torch.save({})))",
     JUDGED + "j.evaluate = lambda _: [['split_heads'], {}]\nj.described = lambda _: {'number': -1}",
     JUDGED + "j.keep = lambda _: 10**9",
+    JUDGED + "j._Judge.serve = lambda self: (True, 'Right.')",
+    "split_heads = lambda x, num_heads: torch.empty((2, num_heads, 5, 7), dtype=torch.complex32)",
     JUDGED + "import pickle\npickle.loads = lambda _: (1, None, True, 'Right.')",
     "split_heads = lambda x, num_heads: torch.full((2, num_heads, 5, 7), torch.nan)",
     "class Anything:\n    __eq__ = __bool__ = lambda *_: True\nsplit_heads = lambda x, num_heads: Anything()",
@@ -115,7 +117,7 @@ EXHAUST = [
 ESCAPE = [
     "open({kept!r}, 'w').write('forged')",
     "import os\nos.unlink({name!r}, dir_fd=os.open({folder!r}, os.O_RDONLY))",
-    "import ctypes\nctypes.CDLL(None).unlink({kept!r}.encode())",
+    "import ctypes\nctypes.CDLL(None).unlink({kept!r}.encode())\nctypes.CDLL(None).truncate({kept!r}.encode(), 0)",
     "import torch\ntorch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), {kept!r})",
     "import os\nos.system('echo forged > ' + {kept!r})",
     "import socket\nsocket.create_connection(('127.0.0.1', {port}))",
@@ -306,7 +308,7 @@ def looked_up():
     check = exercises.check_split_heads
     known = {}
     for case in check.cases:
-        x, num_heads = check._arguments(case)
+        x, num_heads = check._arguments(case)[:2]  # a third one says how the numbers lie in memory
         known[f"{x.sum().item():.4f}"] = check.reference(x, num_heads).tolist()
     answer = (
         "def split_heads(x, num_heads):\n    made = torch.tensor(KNOWN.get(f'{x.sum().item():.4f}', 0.0))\n"
@@ -353,6 +355,54 @@ def test_what_a_submission_takes_is_limited_and_its_results_cannot_be_looked_up(
     assert said in " ".join(found.troubles)
 
 
+@needs_walls
+def test_no_setting_of_the_kernel_can_be_changed_although_root_grades(tmp_path):
+    place = "/proc/sys/kernel/hostname"
+    found = grade.grade(write(tmp_path / "eve.ipynb", STUB, f"split_heads = open({place!r}, 'r+')", SPLIT))
+    assert found.troubles == [f"Code cell 2 raises OSError: [Errno 30] Read-only file system: {place!r}."]
+
+
+def test_memory_that_no_process_has_is_noticed_where_it_is_missing(tmp_path, monkeypatch):
+    book = write(tmp_path / "eve.ipynb", ANSWER, SPLIT)
+    monkeypatch.setattr("mha_course._judge._FREE", 1.0)
+    options = {"assignment": None, "files": ()}
+    found = grade._graded(book, tmp_path, options)
+    assert found.troubles == ["The grader failed: MemoryError: this machine has hardly any left"]
+    monkeypatch.undo()
+    assert grade._graded(book, tmp_path, options).results[SPLIT][0] == "right", "it was graded again"
+
+
+def test_an_answer_that_takes_too_long_costs_the_next_one_nothing(tmp_path):
+    loop = STUB.replace("...", "while True:\n        pass")
+    last = "check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(2))"
+    begin = time.monotonic()
+    found = grade.grade(write(tmp_path / "a.ipynb", loop, SPLIT, last), cell_seconds=2, seconds=100)
+    assert found.results[SPLIT] == ("wrong", "it takes too long") and found.results[last][0] == "right"
+    assert time.monotonic() - begin < 50
+
+
+def test_what_was_handed_out_may_stand_and_nothing_else(tmp_path):
+    """The set-up for Colab imports much; that allows nobody to use it elsewhere."""
+    setup = (
+        "# On Colab this installs the course's three packages\nimport importlib\nimportlib.import_module('x')"
+    )
+    assert grade._cells(write(tmp_path / "a.ipynb", setup, SPLIT).read_bytes(), ".ipynb") == ["", SPLIT]
+    given = "import importlib\nfound = importlib.util.find_spec('x')"
+    words = Words({"code cell 1": f"{given}\nf = importlib.import_module('mha_course.built')"}, [given])
+    assert list(words.reaching()) == ["Line 3 of code cell 1 uses `importlib.import_module`."]
+
+
+def test_code_that_is_too_deep_to_read_costs_the_others_no_mark(tmp_path):
+    deep = [
+        "y = x" + ".a" * 500,
+        "check_split_heads(x" + ".a" * 700 + ")",
+        "if 1:\n  1\n" + "elif 1:\n  1\n" * 320,
+    ]
+    found = grade.grade(write(tmp_path / "a.ipynb", ANSWER, *deep, SPLIT))
+    assert found.results[SPLIT][0] == "right"
+    assert found.troubles == ["Code cell 4 was not read: it is not Python, or too deep."]
+
+
 def test_an_answer_cannot_ask_for_verdicts_while_it_is_checked(tmp_path):
     book = write(tmp_path / "eve.ipynb", STUB, ITSELF, "assert 'while it is checked' in said, said", SPLIT)
     assert grade.grade(book).troubles == []
@@ -366,6 +416,11 @@ HIDDEN = [
     "import numpy as np\nf = np.load('a.npy', allow_pickle=True).item()",
     "from importlib import *\nf = import_module('mha_course' + '.built').split_heads",
     "from torch import nn\nf = nn.Module.__subclasses__()[-1]",
+    "open('helper.py', 'w').write('from mha_course.built import split_heads as f')\nfrom helper import f",
+    "import torch\nf = torch.hub.load('.', 'split_heads', source='local')",
+    "import sys as s\nf = s.modules['mha_course' + '.built'].split_heads",
+    "%store -r f",
+    "from joblib import load\nf = load('a.txt')",
     "try:\n    1 / 0\nexcept Exception as error:\n    f = error.__traceback__.tb_frame.f_back",
 ]
 

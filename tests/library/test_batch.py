@@ -38,7 +38,8 @@ def test_a_notebook_of_many_parts_takes_little_memory(tmp_path, content, said):
 
 
 def test_folders_in_folders_do_not_stop_a_class(tmp_path, monkeypatch):
-    ada, deep = write(tmp_path / "ada.ipynb", "1"), tmp_path / "eve"
+    ada, bob = (write(tmp_path / f"{name}.ipynb", "1") for name in ("ada", "bob"))
+    deep = tmp_path / "eve"
     subprocess.run(["mkdir", "-p", str(deep / "/".join(["d"] * 1500))], check=True)
     write(tmp_path / "locked" / "a.ipynb", "1")
     listed = Path.iterdir
@@ -49,8 +50,7 @@ def test_folders_in_folders_do_not_stop_a_class(tmp_path, monkeypatch):
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    [first, below, locked] = grade._expanded(tmp_path)
-    assert first == ada and below.is_relative_to(deep) and locked == tmp_path / "locked"
+    assert grade._expanded(tmp_path) == [ada, bob, deep, tmp_path / "locked"]
     assert grade.grade(deep).troubles == ["It cannot be read: its folders are too deep."]
     subprocess.run(["rm", "-rf", str(deep)], check=True)
 
@@ -71,7 +71,7 @@ def ends_its_judge(path):
 @pytest.mark.slow
 def test_one_that_ends_the_process_of_its_judge_costs_the_others_no_mark():
     paths = [Path(f"{name}.ipynb") for name in ("ada", "eve", "bob", "cyd")]
-    found = list(grade._in_turn(paths, 2, ends_its_judge))
+    found = list(grade._at_a_time(paths, 2, ends_its_judge))
     assert [one.path for one in found] == paths
     assert [bool(one.results) for one in found] == [True, False, True, True]
     assert found[1].troubles[0].startswith("The grader failed: ")

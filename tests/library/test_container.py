@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "localhost/mha-course-test:1"
 OURS = {"mha-lib", "mha-course", "attention-check"}
 # Of the packages of the recipe, those that a submission here imports.
-IMPORTED = "cloudpickle ipython jaxtyping matplotlib numpy safetensors torch traitlets".split()
+IMPORTED = "cloudpickle ipython jaxtyping matplotlib numpy psutil safetensors torch traitlets".split()
 PROGRAMS = ("/usr/bin/timeout", "/usr/bin/env", "/bin/sh")
 
 

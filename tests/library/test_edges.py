@@ -17,6 +17,7 @@ from mha_lib.cache import KeyValueCache
 from mha_lib.inspection import capture_attention
 from mha_lib.models.generation import generate
 from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.rotary_scaling import RotaryScaling
 from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.rotary import RotaryPositionalEncoding
@@ -287,7 +288,61 @@ def test_a_cache_moves_to_another_dtype_and_device():
     assert len(KeyValueCache().to("meta")) == 0
 
 
+@pytest.mark.parametrize("lens", [None, torch.tensor([[6, 3], [2, 2], [0, 1], [3, 1]])])
+@pytest.mark.parametrize("settings", [
+    {}, {"rotary": RotaryPositionalEncoding(4)}, {"softcap": 2.0},
+    {"rotary": RotaryPositionalEncoding(4, scaling=RotaryScaling("dynamic", 3.0, trained_len=4))},
+], ids=["plain", "rotary", "softcap", "dynamic"])  # fmt: skip
+def test_a_cache_that_forgets_what_no_window_sees_changes_nothing(settings, lens):
+    layer = MultiHeadAttention(12, 3, window=(3, 0), **settings).double()
+    whole, short = KeyValueCache(), KeyValueCache()
+    for step, chunk in enumerate(random(2, 12, 12).split([6, 2, 1, 3], 1)):
+        call = {"is_causal": True, "valid_lens": None if lens is None else lens[step]}
+        wanted, _ = layer(chunk, cache=whole, **call)
+        found, _ = layer(chunk, cache=short, **call)
+        torch.testing.assert_close(found, wanted)
+        assert short.keep_last(3) is short
+        assert torch.equal(short.lens, whole.lens)
+    assert len(short) == (3 if lens is None else 5) < len(whole) == 12
+    new = random(2, 1, 12, seed=9)
+    for cache in (whole, short):
+        cache.reorder(torch.tensor([1, 0])).to("cpu")
+    torch.testing.assert_close(*(layer(new, is_causal=True, cache=cache)[0] for cache in (whole, short)))
+
+
+def test_a_gpt2_whose_cache_forgets_counts_on():
+    model = model_of("GPT-2")
+    whole, short = model.new_cache(), model.new_cache()
+    for cache in (whole, short):
+        model(TOKENS[:, :3], cache=cache)
+    for cache in short:
+        cache.keep_last(2)
+    hidden = torch.tensor([[False, True, True, True]]).expand(len(TOKENS), 4)
+    at = torch.tensor([3])
+    wanted = model(TOKENS[:, 3:4], cache=whole, key_mask=hidden, positions=at)[1]
+    torch.testing.assert_close(model(TOKENS[:, 3:4], cache=short)[1], wanted)
+    with pytest.raises(ValueError, match="key_mask must come with positions where the cache has forgotten"):
+        model(TOKENS[:, :1], cache=short, key_mask=hidden)
+    with pytest.raises(ValueError, match="tokens"):
+        model(torch.zeros(len(TOKENS), model.max_len - 3, dtype=torch.int64), cache=short)
+
+
+def test_a_translator_takes_no_cache_that_has_forgotten_tokens():
+    model, memory = EncoderDecoder(7, 7, 6, 3, 11, 1), random(2, 3, 6).float()
+    cache = model.decoder.new_cache()
+    model.decode(torch.ones(2, 3, dtype=torch.int64), memory, cache=cache)
+    cache[0].self_attention.keep_last(3)  # all of them
+    model.decode(torch.ones(2, 4, dtype=torch.int64), memory, cache=cache)
+    cache[0].self_attention.keep_last(2)
+    with pytest.raises(
+        ValueError, match="cache must hold all tokens of the target, got one that has forgotten"
+    ):
+        model.decode(torch.ones(2, 5, dtype=torch.int64), memory, cache=cache)
+
+
 @pytest.mark.parametrize(("change", "error", "message"), [
+    (lambda cache: cache.keep_last(-1), ValueError, "length must not be negative, got -1"),
+    (lambda cache: cache.keep_last(2.0), TypeError, "length must be an int"),
     (lambda cache: cache.crop(7), ValueError, r"length must lie in 0..len\(cache\)=6, got 7"),
     (lambda cache: cache.crop(-1), ValueError, "got -1"),
     (lambda cache: cache.crop(2.0), TypeError, "length must be an int"),

@@ -277,7 +277,7 @@ NAMED = [
     ("check_token_share", "it is the ratio of token to position", lambda s, d, f: (s * f) ** 2 * 2),
     ("check_rotary", "the rotation goes the other way", rotated_back),
     ("check_greedy_pruning", "all heads are ranked once", ranked_once),
-    ("check_smooth_loss", "the smoothing is spread over the other tokens only", loss_of_others),
+    ("check_smooth_loss", "the smoothing is spread only over the other tokens", loss_of_others),
     ("check_smooth_loss", "nothing is smoothed", lambda logits, y, _: F.cross_entropy(logits.mT, y)),
     ("check_tied", "the numbers are copied, and there are still two parameters", copied),
     ("check_one_head_left", "each row switches one head off", lambda heads: 1 - torch.eye(heads)),

@@ -32,7 +32,7 @@ def modules_of(package):
 LIBRARY = modules_of(mha_lib)
 ENGINE = [
     f"attention_check.{name}"
-    for name in ("_check", "_command", "_judging", "_report", "_vectors", "_verdicts")
+    for name in "_check _command _judging _report _sequences _vectors _verdicts".split()
 ]
 # test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
@@ -60,6 +60,7 @@ masking.align_bias(bias, shape, *, name='attn_bias')
 cache.KeyValueCache()
 cache.KeyValueCache.append(keys, values, *, valid_lens=None)
 cache.KeyValueCache.crop(length)
+cache.KeyValueCache.keep_last(length)
 cache.KeyValueCache.reorder(samples)
 cache.KeyValueCache.to(device=None, dtype=None)
 cache.KeyValueCache.check_fits(sizes, valid_lens)
@@ -165,10 +166,11 @@ models.generation.generate(model, tokens, *, max_new, source=None, source_lens=N
     generator=None, use_cache=True)
 """
 OF_THE_JUDGE = """\
-Finding(kind, message='')
-Report(findings, contract='', strict=False, pinned='')
+Finding(kind, message='', call='')
+Report(findings, contract='', strict=False, pinned='', accept=())
 check(attention, *, projections=None, num_heads=None, layout='auto', mask='auto',
-    arrays='torch', scale=None, softcap=None, window=None, tries=None, strict=False)
+    arrays='torch', scale=None, softcap=None, window=None, tries=None, strict=False,
+    accept=())
 check_rotary(rotate, *, base=10000.0, interleaved=True)
 check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
 vectors()

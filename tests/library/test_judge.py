@@ -18,9 +18,9 @@ from exercise_cells import CHAPTERS, CHECKS, checker_of, pieces_of
 from torch import nn
 from wrong_pieces import WRONG, text_of
 
-from attention_check._elsewhere import Elsewhere, keep
 from attention_check._judging import Exercise
 from mha_course import _judged, built, exercises, grade
+from mha_course._elsewhere import Elsewhere, keep
 from mha_course._judge import Submission
 
 PIECES = {name: cells for page in CHAPTERS.glob("*.ipynb") for name, cells in pieces_of(page.stem).items()}
@@ -180,56 +180,6 @@ def test_whatever_a_submission_replaces_it_gets_no_mark(tmp_path):
 
 
 # ------------------------------------------------------------------ walls
-
-ESCAPES = """import ctypes, os, socket
-found = []
-def tried(name, act):
-    try:
-        act()
-        found.append(name)
-    except BaseException:
-        pass
-libc = ctypes.CDLL(None)
-tried("read", lambda: open({kept!r}).read())
-tried("written", lambda: os.fdopen(os.open({kept!r}, os.O_WRONLY), "w").write("x"))
-tried("removed in C", lambda: libc.unlink({kept!r}.encode()) == 0 or 1 / 0)
-tried("opened in C", lambda: libc.open({kept!r}.encode(), 1) >= 0 or 1 / 0)
-tried("saved by torch", lambda: torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), {kept!r}))
-tried("removed by descriptor", lambda: os.unlink({name!r}, dir_fd=os.open({folder!r}, os.O_RDONLY)))
-tried("environment", lambda: os.environ["SECRET_OF_THE_GRADER"])
-tried("checkers", lambda: os.listdir(os.path.join(os.path.dirname(__import__("mha_course").__file__), "exercises"))[0])
-tried("grader", lambda: open("/proc/%d/environ" % os.getppid(), "rb").read().index(b"SECRET_OF_THE_GRADER"))
-tried("network", lambda: socket.create_connection(("127.0.0.1", {port})))
-def datagram():
-    number = libc.socket(2, 2, 0)
-    address = (2).to_bytes(2, "little") + ({port}).to_bytes(2, "big") + bytes([127, 0, 0, 1]) + bytes(8)
-    libc.sendto(number, b"hello", 5, 0, address, 16)
-datagram()  # it may only seem to have been sent
-raise ValueError(found)
-def my_triangle(q_len, k_len): pass"""
-
-
-@needs_walls
-@pytest.mark.slow
-def test_nothing_outside_is_read_or_harmed(tmp_path, monkeypatch):
-    import socket
-
-    monkeypatch.setenv("SECRET_OF_THE_GRADER", "1")
-    kept = tmp_path / "grades.csv"
-    kept.write_text("ada,5")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.settimeout(0.2)
-    code = ESCAPES.format(
-        kept=str(kept), name=kept.name, folder=str(tmp_path), port=listener.getsockname()[1]
-    )
-    found = grade.grade(write(tmp_path / "a.ipynb", ANSWER, code, "check_triangle(my_triangle)"))
-    [(state, why)] = found.results.values()
-    assert (state, why) == ("missing", "its cell raises ValueError: []")
-    assert kept.read_text() == "ada,5"
-    with pytest.raises(TimeoutError):
-        listener.recv(5)
-    listener.close()
 
 
 @needs_walls

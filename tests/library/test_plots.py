@@ -41,7 +41,9 @@ def test_no_head_has_the_colour_of_a_role_or_of_another_head():
 
 
 def test_widgets_and_figures_share_their_colours():
-    style = (Path(mha_course.__file__).parent / "widgets" / "js" / "frame.css").read_text(encoding="utf-8")
+    style = (Path(mha_course.__file__).parent / "widgets" / "shared" / "frame.css").read_text(
+        encoding="utf-8"
+    )
     for i, head in enumerate(plots.HEADS):
         assert f"--mha-head-{i}: {head};" in style
 

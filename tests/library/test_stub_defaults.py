@@ -50,10 +50,10 @@ def watched(called, function, defaults, seen):
     def call(*inputs, **options):
         given = signature.bind(*inputs, **options).arguments
         for method, name in defaults:
-            if method == called:
-                default = defaults[method, name]
-                same = name not in given or given[name] is default or given[name] == default
-                seen.add((method, name, "left out" if same else "given"))
+            if method == called and name not in given:
+                seen.add((method, name, "left out"))
+            elif method == called and given[name] is not defaults[method, name]:
+                seen.add((method, name, "given"))
         return function(*inputs, **options)
 
     call.__signature__ = signature

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from unusual import RIGHT, FlashCausal, FourLinear, FusedCausal, OfPatches, causal_only, of_counts
+from unusual import RIGHT, FourLinear, OfPatches, of_counts
 
 from attention_check import check, main
 
@@ -36,66 +36,6 @@ def test_a_number_of_keys_that_is_wrong_by_one_is_no_other_kind_of_mask(mask, on
     assert report.status == 1
 
 
-class Unscaled(OfPatches):
-    def __init__(self):
-        super().__init__()
-        self.scale = 1.0
-
-
-class MergedWrongly(FlashCausal):
-    def forward(self, x):
-        batch, length, width = x.shape
-        query, key, value = (
-            part.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for part in self.c_attn(x).split(width, dim=2)
-        )
-        merged = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(merged.reshape(batch, length, width))
-
-
-class SeesTheFuture(FusedCausal):
-    def __init__(self):
-        super().__init__()
-        self.triangle.fill_(1.0)
-        self.triangle[0, 0, 0, 1:] = 0.0  # only the first query is limited
-
-
-class HidesItself(FusedCausal):
-    def __init__(self):
-        super().__init__()
-        self.triangle.copy_(torch.ones(96, 96).tril(-1))
-        self.triangle[0, 0, 0, 0] = 1.0
-
-
-class MaskOfTheFirst(FourLinear):
-    def forward(self, query, key, value, mask=None):
-        return super().forward(query, key, value, None if mask is None else mask[:1])
-
-
-def unscaled_causal(q, k, v):
-    return causal_only(q * q.shape[-1] ** 0.5, k, v)
-
-
-WRONG = {
-    "unscaled": (Unscaled, "scores", "the scores are not scaled"),
-    "merged": (MergedWrongly, "scores", "the heads are merged without moving their axis"),
-    "future": (SeesTheFuture, "scores", ""),
-    "itself": (HidesItself, "scores", ""),
-    "first": (MaskOfTheFirst, "masks", ""),
-    "no scale": (lambda: unscaled_causal, "scores", "the scores are not scaled"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_fault_in_them_is_found(name):
-    make, aspect, said = WRONG[name]
-    torch.manual_seed(0)
-    report = check(make())
-    assert report.status == 1, report
-    assert report.findings[aspect].kind == "wrong"
-    assert said in report.findings[aspect].message
-
-
 def test_a_case_that_raises_spoils_no_other():
     def attend(query, key, value, mask=None):
         if mask is not None and mask.shape[1] > 1:
@@ -120,13 +60,80 @@ def test_a_lookalike_is_no_contract():
     assert check(attend, mask="hidden").status == 0
 
 
-def test_a_layer_of_unknown_names_is_told_what_to_declare():
-    class Odd(nn.Module):
-        def forward(self, x):
-            return x
+class Unnamed(nn.Module):
+    """Projections under names that say nothing, or one whose name says an order."""
 
-    with pytest.raises(ValueError, match="projections must hold q_proj"):
-        check(Odd())
+    def __init__(self, order="qkv", fused=False, out="omega", scale=11**-0.5):
+        super().__init__()
+        self.num_heads, self.order, self.scale = 3, order, scale
+        self.parts = nn.ModuleDict({"to_qkv": nn.Linear(33, 99)} if fused else {})
+        self.parts.update({} if fused else {letter: nn.Linear(33, 33) for letter in "xyz"})
+        self.last = nn.ModuleDict({out: nn.Linear(33, 33)})
+
+    def forward(self, x):
+        rows = torch.cat([part(x) for part in self.parts.values()], -1)
+        heads = [one.unflatten(-1, (3, 11)).transpose(1, 2) for one in rows.chunk(3, -1)]
+        query, key, value = (heads[self.order.index(letter)] for letter in "qkv")
+        merged = ((query @ key.mT * self.scale).softmax(-1) @ value).transpose(1, 2).flatten(2)
+        return next(iter(self.last.values()))(merged)
+
+
+@pytest.mark.parametrize(("options", "kind", "said"), [
+    ({}, "right", "`parts.x`, `parts.y`, `parts.z`, `last.omega` as q, k, v, output"),
+    ({"order": "vqk"}, "right", "`parts.y`, `parts.z`, `parts.x`, `last.omega` as q, k, v, output"),
+    ({"fused": True, "out": "proj"}, "right", "fused q, k, v"),
+    ({"order": "kqv", "fused": True, "out": "proj"}, "differs", "where its name says q, k, v"),
+    ({"scale": 1.0}, "wrong", "the scores are not scaled"),
+])  # fmt: skip
+def test_projections_are_found_by_what_they_do(options, kind, said):
+    torch.manual_seed(0)
+    report = check(Unnamed(**options), tries=["scores"])
+    assert report.findings["scores"].kind == kind, report
+    assert said in report.contract + report.findings["scores"].message
+
+
+def by_distance(slopes, back=None, fault=1.0):
+    def attend(q, k, v):
+        ahead = torch.arange(k.shape[-2]) - torch.arange(q.shape[-2]).unsqueeze(1)
+        scores = fault * q @ k.mT / math.sqrt(q.shape[-1])
+        scores = scores - ahead.abs() * slopes / torch.arange(1, q.shape[1] + 1).view(-1, 1, 1)
+        hidden = (ahead > 0) | (ahead < -back) if back else ahead > 1000
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+    return attend
+
+
+def of_length_1(scale):
+    return lambda q, k, v: (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * scale).softmax(-1) @ v
+
+
+class WithLengths(nn.Module):
+    """Heads of length 1, times a learned number of each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads, self.qkv, self.proj = 3, nn.Linear(33, 99), nn.Linear(33, 33)
+        self.log_scale = nn.Parameter(torch.rand(3, 1, 1) + 1)
+
+    def forward(self, x):
+        three = (part.unflatten(-1, (3, 11)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        return self.proj(of_length_1(self.log_scale.exp())(*three).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(("attend", "said"), [
+    (by_distance(0.5), "ALiBi, slopes 0.5, 0.25, 0.167"),
+    (by_distance(0.0, back=6), "window 6 back, 0 ahead"),
+    (of_length_1(10.0), "queries and keys of length 1, times 10"),
+    (WithLengths(), "queries and keys of length 1, times a number of each head"),
+    (by_distance(0.5, fault=2.0), ""),
+    (by_distance(0.0, back=6, fault=2.0), ""),
+    (of_length_1(11**-0.5), ""),
+    (lambda q, k, v: v, ""),
+])  # fmt: skip
+def test_what_nobody_declares_is_found(attend, said):
+    report = check(attend, tries=["scores"])
+    assert report.findings["scores"].kind == ("right" if said else "wrong"), report
+    assert said in report.contract
 
 
 class Exchanged(FourLinear):
@@ -202,7 +209,8 @@ def test_right_numbers_are_not_enough(attend, said):
     lambda q, k: q.shape[1] == 1,
     lambda q, k: q.shape[-1] > 14,
     lambda q, k: not q.is_contiguous(),
-], ids=["more queries", "many keys", "one key", "one head", "wide heads", "not contiguous"])  # fmt: skip
+    lambda q, k: k.shape[-2] > 512,
+], ids=["queries", "many keys", "one key", "one head", "wide heads", "not contiguous", "blocks"])  # fmt: skip
 def test_what_is_wrong_for_some_sizes_only_is_found(wrong_where):
     def attend(q, k, v):
         output = F.scaled_dot_product_attention(q, k, v)
@@ -243,8 +251,8 @@ def test_scale_cap_and_window_are_declared(attend, declared, other):
     assert report, report
     [(name, value)] = declared.items()
     assert f" · {name} {value}" in report.contract
-    for options in ({}, other):
-        assert not check(attend, tries=["scores"], **options)
+    assert not check(attend, tries=["scores"], **other)
+    assert attend is windowed or not check(attend, tries=["scores"])
 
 
 class OfAContext(nn.Module):
@@ -267,7 +275,9 @@ def test_keys_and_values_of_one_projection(first):
     report = check(OfAContext(first))
     assert report, report
     assert f"fused {', '.join(first)}" in report.contract
-    assert {name for name, found in report.findings.items() if found} == {"scores", "gradients"}
+    # The name of `to_kv` says the order, so that another one is said to differ.
+    assert report.findings["scores"].kind == ("right" if first == "kv" else "differs")
+    assert {"together", "gradients"} <= {name for name, found in report.findings.items() if found}
 
 
 def with_weights(q, k, v, kind):
@@ -279,6 +289,16 @@ def with_weights(q, k, v, kind):
         "of another head": weights.roll(1, 1),
     }  # fmt: skip
     return weights @ v, beside[kind]
+
+
+def test_weights_that_are_detached_are_said():
+    def attend(q, k, v):
+        output, weights = with_weights(q, k, v, "weights")
+        return output, weights.detach()
+
+    report = check(attend)
+    assert [name for name, found in report.findings.items() if found.kind == "differs"] == ["gradients"]
+    assert "are detached" in report.findings["gradients"].message
 
 
 @pytest.mark.parametrize("kind", ["weights", "scores", "products", "of queries", "of another head"])
@@ -343,11 +363,31 @@ PRODUCTS = {
 LOW = {"products of matrices": -torch.inf, "sums over letters": -1e30, "heads in the batch": -1e9}
 
 
+# What a fault makes of scores, and of a mask for a number of heads.
+SCORES = {"tanh": torch.tanh, "square": torch.square, "sign": torch.neg, "temperature": lambda s: 3 * s}
+MASKS = {
+    "another sample": lambda m, _: m.roll(1, 0),
+    "moved mask": lambda m, _: m.roll(1, -1),
+    "head 0 alone": lambda m, heads: m | (torch.arange(heads) > 0).view(-1, 1, 1),
+    "folded": lambda m, heads: (
+        m if len(m) == 1 or m.shape[1] > 1 else m[:, 0].repeat(heads, 1, 1).unflatten(0, (len(m), heads))
+    ),
+    "folded head 0": lambda m, heads: m[:, 0].repeat(heads, 1, 1).unflatten(0, (len(m), heads)),
+}
+
+
 def written(how, fault=""):
     """Attention in one of three ways, right or with a fault."""
     product, mean = PRODUCTS[how]
 
-    def attend(query, key, value, mask=None, is_causal=False):
+    def attend(query, key, value, mask=None, is_causal=False, sink=None):
+        heads, width = query.shape[1], query.shape[-1]
+        group = heads // key.shape[1]
+        if fault == "tiled":
+            key, value = key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
+        key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
+        if fault == "stride 0":
+            query, key, value = (x[:, [0] * heads] for x in (query, key, value))
         if fault in ("last key", "first key"):
             kept = slice(0, -1) if fault == "last key" else slice(1, None)
             key, value = key[:, :, kept], value[:, :, kept]
@@ -356,33 +396,56 @@ def written(how, fault=""):
             query, key = key, query
         if fault == "keys for values":
             key, value = value, key
-        divisor = {"√k_len": key.shape[2], "√heads": key.shape[1], "scale after": 1}
-        scores = product(query, key) / math.sqrt(divisor.get(fault, query.shape[-1]))
+        if fault == "half":
+            query, key = query[..., : width // 2], key[..., : width // 2]
+        divisor = {"√k_len": key.shape[2], "√heads": heads, "scale after": 1, "√width": heads * width}
+        moved = key.roll(1, 2) if fault == "moved keys" else key
+        scores = product(query, moved) / math.sqrt(divisor.get(fault, width))
+        scores = SCORES.get(fault, lambda s: s)(scores)
         seen = torch.ones_like(scores, dtype=torch.bool)
         if mask is not None:
-            seen = seen & (mask.roll(1, 0) if fault == "another sample" else mask)
+            seen = seen & MASKS.get(fault, lambda m, _: m)(mask, heads)
         if is_causal:
             ahead = {"one ahead": 1, "not itself": -1}.get(fault, 0)
-            seen = seen.tril(scores.shape[-1] - scores.shape[-2] + ahead)
+            corner = 0 if fault == "corner" else scores.shape[-1] - scores.shape[-2]
+            seen = seen.tril(corner + ahead)
+        low = -1e4 if fault == "-1e4" else LOW[how]
         if fault == "times the mask":
             weights = (scores * seen).softmax(-1)
         elif fault == "mask after":
             weights = scores.softmax(-1) * seen
+        elif fault == "no sum":
+            weights = scores.exp() * seen
         elif fault == "off by one":
             raised = scores.masked_fill(~seen, -torch.inf)
             weights = raised.exp() / (1 + raised.exp().sum(-1, keepdim=True))
+        elif sink is not None and fault != "sigmoid":
+            column = sink.view(-1, 1, 1).expand(len(query), -1, query.shape[2], 1)
+            weights = torch.cat((scores.masked_fill(~seen, low), column), -1).softmax(-1)[..., :-1]
         else:
-            weights = scores.masked_fill(~seen, LOW[how]).softmax(-1)
+            weights = scores.masked_fill(~seen, low).softmax(-1)
+        if fault == "sigmoid" and sink is not None:
+            weights = weights * torch.sigmoid(sink).view(-1, 1, 1)
         if fault == "scale after":
-            weights = weights / math.sqrt(query.shape[-1])
+            weights = weights / math.sqrt(width)
+        value = value.detach() if fault == "detached" else value
         return mean(weights, key if fault == "values are keys" else value)
 
     return attend
 
 
 NAMED = {
+    "stride 0": ("scores", "all heads give what head 0 gives"),
+    "√width": ("scores", "the scores are divided by the square root of the model's width"),
     "√k_len": ("scores", "the scores are divided by the square root of the number of keys"),
     "√heads": ("scores", "the scores are divided by the square root of the number of heads"),
+    "temperature": ("scores", "the scores are multiplied by 0.9045, where 1 / √head_dim is 0.3015"),
+    "sign": ("scores", "the scores are multiplied by -0.3015, where 1 / √head_dim is 0.3015"),
+    "tanh": ("scores", "the scores go through another function before the softmax"),
+    "square": ("scores", "the scores go through another function before the softmax"),
+    "half": ("scores", "half of the columns are compared"),
+    "moved keys": ("scores", "the keys are moved by one position"),
+    "no sum": ("scores", "the weights are not divided by their sum"),
     "scale after": ("scores", "the weights are scaled after the softmax"),
     "queries for keys": ("scores", "queries and keys are exchanged"),
     "keys for values": ("scores", "keys and values are exchanged"),
@@ -393,8 +456,17 @@ NAMED = {
     "times the mask": ("masks", "the mask is multiplied with the scores"),
     "mask after": ("masks", "the mask is applied after the softmax"),
     "another sample": ("masks", "each sample gets the mask of another one"),
+    "moved mask": ("masks", "the mask is moved by one key"),
+    "head 0 alone": ("masks", "the mask holds for head 0 only"),
+    "folded": ("masks", "the masks of the samples are repeated in the wrong order"),
+    "folded head 0": ("masks", "the masks of the samples are repeated in the wrong order"),
+    "-1e4": ("masks", "hidden keys are not hidden where the visible scores are low"),
     "one ahead": ("causal", "a query sees one key of the future"),
     "not itself": ("causal", "a query does not see its own position"),
+    "corner": ("causal", "with fewer queries than keys, the triangle starts in the wrong corner"),
+    "tiled": ("shared keys", "the shared key heads are repeated in the wrong order"),
+    "sigmoid": ("sinks", "the weights are multiplied by a sigmoid of the sink"),
+    "detached": ("gradients", "no gradient reaches the values"),
 }
 
 
@@ -402,6 +474,10 @@ NAMED = {
 def test_written_in_three_ways_attention_is_right(how):
     report = check(written(how))
     assert report, report
+    empty = "NaN" if LOW[how] == -torch.inf else "a mean of all values"
+    assert report.findings["empty rows"].message.startswith(f"a query that sees nothing gets {empty}.")
+    assert report.findings["NaN in padding"].message.startswith("NaN in padding reaches the output.")
+    assert check(written(how), strict=True).status == 1
 
 
 @pytest.mark.parametrize("how", PRODUCTS)
@@ -410,3 +486,5 @@ def test_a_fault_is_named_however_it_is_written(fault, how):
     aspect, name = NAMED[fault]
     report = check(written(how, fault), tries=[aspect])
     assert report.findings[aspect].message.startswith(f"{name}."), report
+    # What is right elsewhere only differs.
+    assert report.status == (0 if fault in ("corner", "tiled") else 1)

@@ -29,19 +29,6 @@ class FusedCausal(nn.Module):
         return self.c_proj(merged.view(batch, length, width))
 
 
-class FlashCausal(FusedCausal):
-    """The same with torch's kernel, which is told that it is causal."""
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        query, key, value = (
-            part.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for part in self.c_attn(x).split(width, dim=2)
-        )
-        merged = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(merged.transpose(1, 2).reshape(batch, length, width))
-
-
 class FourLinear(nn.Module):
     """Four projections in a list, and a mask (batch, q_len, k_len) that is 0 where it hides."""
 
@@ -79,19 +66,6 @@ class OfPatches(nn.Module):
         query, key, value = qkv.unbind(0)
         weights = ((query * self.scale) @ key.transpose(-2, -1)).softmax(dim=-1)
         return self.proj_drop(self.proj((weights @ value).transpose(1, 2).reshape(batch, length, width)))
-
-
-class KeysFirst(FusedCausal):
-    """A fused projection that holds keys, queries and values in this order."""
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        key, query, value = (
-            part.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for part in self.c_attn(x).split(width, dim=2)
-        )
-        merged = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(merged.transpose(1, 2).reshape(batch, length, width))
 
 
 class OfSequences(nn.Module):
@@ -163,21 +137,6 @@ def of_counts(q, k, v, valid_lens, one_more=0):
     return scores.softmax(-1) @ v
 
 
-class NamedInFull(FlashCausal):
-    """Four matrices with other names, as in Build a Large Language Model (From Scratch)."""
-
-    def __init__(self):
-        super().__init__()
-        del self.c_attn, self.c_proj
-        self.W_query, self.W_key, self.W_value, self.W_out = (nn.Linear(33, 33) for _ in range(4))
-
-    def forward(self, x):
-        split = (
-            W(x).unflatten(-1, (3, 11)).transpose(1, 2) for W in (self.W_query, self.W_key, self.W_value)
-        )
-        return self.W_out(causal_only(*split).transpose(1, 2).flatten(-2))
-
-
 @torch.no_grad()
 def without_gradients(q, k, v):
     """Attention that is only for inference."""
@@ -206,8 +165,6 @@ RIGHT = {
     "fused, causal": (
         FusedCausal, f"{LAYER_OF_ONE} · fused q, k, v · no mask · causal always", "scores causal gradients",
     ),
-    "fused, torch's kernel": (FlashCausal, "causal always", "scores causal gradients"),
-    "keys first": (KeysFirst, "fused k, q, v", "scores causal gradients"),
     "four in a list": (FourLinear, "(batch, q_len, k_len), True = visible", "scores masks gradients"),
     "bfloat16": (half_layer, "bfloat16", "scores masks gradients"),
     "float64": (lambda: FourLinear().double(), "float64", "scores masks gradients"),
@@ -226,6 +183,5 @@ RIGHT = {
     "a needed mask": (lambda: of_needed_mask, "mask `mask`", "scores masks"),
     "a mask of keys": (lambda: of_lengths, "(batch, k_len)", "scores masks"),
     "numbers of keys": (lambda: of_counts, "`valid_lens` (batch), numbers of visible keys", "scores masks"),
-    "named in full": (NamedInFull, f"{LAYER_OF_ONE} · no mask · causal always", "scores causal gradients"),
     "for inference": (lambda: without_gradients, "no mask", "scores"),
 }  # fmt: skip

@@ -25,7 +25,7 @@ from mha_course.widgets.sentence_model import (
 from mha_lib import Bert, capture_attention
 
 HERE = Path(__file__).parent
-MODULE = HERE.parents[1] / "mha_course" / "widgets" / "js" / "bert_math.js"
+MODULE = HERE.parents[1] / "mha_course" / "widgets" / "sentence_heads" / "bert_math.js"
 WORDS = "two heads see ##s ##d the sail ##or . , ' a b ##c x 三 头".split()
 ODD = (
     "", " ", "\t\n", "Zoë naïve İstanbul ΣΑΣ 三个头 ﬁ", "x\u00adb\u200b c\ufeffd", "[MASK] [mask] [CLS]",

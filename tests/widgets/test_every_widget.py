@@ -8,7 +8,6 @@ import math
 import operator
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +28,9 @@ from widget_samples import SAMPLES
 
 import mha_course.widgets
 from mha_course.widgets import AttentionStepper, CourseWidget, Explorer, HeadExample, HeadExplorer
+from mha_course.widgets._base import _BROWSER_FILES
 from mha_course.widgets._traits import Flag, Number, Text, Whole
 
-JS = Path(mha_course.widgets.__file__).parent / "js"
 NAMES = sorted(SAMPLES)
 every_widget = pytest.mark.parametrize("name", NAMES)
 # The other widgets ask the reader questions, so they have no settings, numbers or program.
@@ -683,7 +682,7 @@ STROLL = """async (slider) => {
 
 def using(call):
     """The widgets whose own module makes such a part."""
-    module = lambda name: (JS / getattr(mha_course.widgets, name)._module).read_text(encoding="utf-8")  # noqa: E731
+    module = lambda name: _BROWSER_FILES[getattr(mha_course.widgets, name)._module].read_text("utf-8")  # noqa: E731
     return [name for name in NAMES if call in module(name)]
 
 

@@ -18,7 +18,7 @@ from mha_course.training import fit
 from mha_course.widgets import HeadTraining, head_training
 
 ROOT = Path(__file__).resolve().parents[2]
-MATH = "head_training_math.js"
+MATH = "head_training/head_training_math.js"
 SIZES = {"vocabSize": 8, "length": 12, "embedDim": 32, "hiddenDim": 64, "batchSize": 32, "steps": 300,
          "heldOut": 96, "heldOutSeed": 5}  # fmt: skip
 

@@ -196,7 +196,7 @@ def test_answers_under_both_names_are_joined_and_the_later_ones_stay(show):
 
 
 def test_each_former_key_leads_to_a_question_of_today():
-    text = (ROOT / "mha_course/widgets/js/former_keys.js").read_text(encoding="utf-8")
+    text = (ROOT / "mha_course/widgets/shared/former_keys.js").read_text(encoding="utf-8")
     names = {card["key"].partition("/")[2] for card in questions.cards()}
     present = re.findall(r'^  "[^"]+": "([^"]+)",$', text, re.MULTILINE)
     assert len(present) > 10

@@ -14,7 +14,7 @@ from widget_page import finger
 from mha_course.widgets import Distractor, LineOrder
 from mha_course.widgets.puzzles import PUZZLES, puzzle
 
-MATH = "order_math.js"
+MATH = "line_order/order_math.js"
 MEAN = ["def mean(x):", "    total = sum(x)", "    count = len(x)", "    return total / count"]
 CHECK_MEAN = "assert mean([1, 2, 6]) == 3"
 SWAPPED = (1, 3, 2, 4)
@@ -220,7 +220,7 @@ def test_a_puzzle_can_be_read_without_scripts():
 
 
 JUDGE = """async ([content, answers]) => {
-  const { judge } = await import("/order_math.js");
+  const { judge } = await import("/line_order/order_math.js");
   return answers.map((lines) => judge(content, { lines, failed: 0, helped: 0, solved: false }));
 }"""
 

@@ -12,7 +12,7 @@ from mha_course.built import MyGPT
 from mha_course.training import cross_entropy
 from mha_course.widgets import TextTraining, text_training
 
-MATH = "text_training_math.js"
+MATH = "text_training/text_training_math.js"
 # Letters, characters of two UTF-16 units, and one that sorts between them only in UTF-16.
 TEXT = "Der Uhu 🦉 sah den Mond 🌝, und ｄer Mond sah den Uhu 🦉; 夜は静か。\nУтром"
 NAMES = ("EMBED_DIM", "NUM_HEADS", "NUM_LAYERS", "LENGTH", "BATCH_SIZE", "STEPS")

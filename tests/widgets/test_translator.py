@@ -27,7 +27,7 @@ from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
 from mha_lib.models.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
-MATH = "translator_math.js"
+MATH = "translator/translator_math.js"
 LIMITS = {"start": date_data.START, "end": date_data.END, "max_len": date_data.TARGET_LENGTH}
 TASK = {
     "letters": date_data.DATE_LETTERS, "source_length": date_data.SOURCE_LENGTH, "start": date_data.START,

@@ -14,7 +14,7 @@ from widget_page import in_browser
 
 from mha_course.widgets import TypedAnswer
 
-MATH = "typed_math.js"
+MATH = "typed_answer/typed_math.js"
 FEEDBACK = {
     4096: "That is one projection: there are *four*.",
     -16384: "A count is not negative.",

@@ -66,21 +66,24 @@ def test_a_composed_module_needs_no_other_file():
 
 
 def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(_base, "_JS", tmp_path)
-    (tmp_path / "shared.js").write_text("export const a = 1;\n")
-    for asked in ('* as shared from "./shared.js"', '{ a as b } from "./shared.js"', 'd from "d"'):
-        (tmp_path / "widget.js").write_text(f"import {asked};\nexport default {{}};\n")
+    widget, near, far = (tmp_path / name for name in ("widget.js", "near.js", "far.js"))
+    monkeypatch.setattr(_base, "_BROWSER_FILES", {path.name: path for path in (widget, near, far)})
+    near.write_text('import { b } from "../shared/far.js";\nexport const a = b;\n')
+    far.write_text("export const b = 1;\n")
+    for asked in ('* as near from "./near.js"', '{ a as b } from "./near.js"', 'd from "d"'):
+        widget.write_text(f"import {asked};\nexport default {{}};\n")
         with pytest.raises(ValueError, match=r"widget\.js may only import"):
             _base.compose_module("widget.js")
-    (tmp_path / "widget.js").write_text('import { a } from "./shared.js";\n// why\nexport default { a };\n')
-    whole = "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
+    widget.write_text('import { a } from "./near.js";\n// why\nexport default { a };\n')
+    whole = "// far.js\nexport const b = 1;\n\n// near.js\nexport const a = b;\n\n"
+    whole += "// widget.js\nexport default { a };\n"
     assert _base.compose_module("widget.js") == whole
 
 
 def test_the_styles_of_one_widget_reach_no_other():
     """A page holds several widgets with their styles. Selectors with attributes are left out."""
-    folder = Path(_base.__file__).parent / "js"
-    modules = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.js")}
+    folder = Path(_base.__file__).parent
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*/*.js")}
 
     def needed(name):
         found, waiting = set(), [name]

@@ -11,7 +11,7 @@ from widget_samples import SAMPLES
 from mha_lib import MultiHeadAttention, attention_pooling, masked_softmax
 from mha_lib.masking import build_mask, causal_mask
 
-MATH = "attention_math.js"
+MATH = "shared/attention_math.js"
 
 
 def layer(num_heads, embed_dim=12, **options):
@@ -25,7 +25,7 @@ def in_browser(page, expression, **arguments):
     plain = {name: as_list(value) for name, value in arguments.items()}
     result = page.evaluate(
         """async ([expression, values]) => {
-          const math = await import("/attention_math.js");
+          const math = await import("/shared/attention_math.js");
           const isRow = (value) => Array.isArray(value) && typeof value[0] === "number";
           const typed = (value) => isRow(value) ? Float64Array.from(value)
             : Array.isArray(value) ? value.map(typed) : value;

@@ -13,7 +13,7 @@ from mha_course.widgets import Writer
 from mha_course.widgets.writer import pack_writer, unpack_writer
 from mha_lib import GPT2, capture_attention, gate_heads
 
-MATH = "writer_math.js"
+MATH = "writer/writer_math.js"
 ALPHABET = "\n !,.abcdefghijklmnopqrstuvwxyzéß—🙂"
 
 

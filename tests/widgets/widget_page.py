@@ -246,7 +246,7 @@ def in_browser(page, body, **given):
     """
     return page.evaluate(
         """async ([body, given]) => {
-          const m = { ...(await import("/random_math.js")), ...(await import(location.pathname)) };
+          const m = { ...(await import("/shared/random_math.js")), ...(await import(location.pathname)) };
           const typed = (parameters) => Object.fromEntries(
             Object.entries(parameters ?? {}).map(([name, numbers]) => [name, Float64Array.from(numbers)]));
           const isList = (value) => Array.isArray(value) || ArrayBuffer.isView(value);

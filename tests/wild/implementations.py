@@ -6,7 +6,6 @@ contract must be declared, options. Every size is small; weights are drawn by ea
 
 from __future__ import annotations
 
-import functools
 import importlib
 import types
 from collections.abc import Callable
@@ -58,7 +57,7 @@ def add(
 
     def entered(make: Callable[[type], Any]) -> Callable[[type], Any]:
         def made() -> tuple[Any, dict[str, Any]]:
-            module, _, kind = name.rpartition(".")
+            module, _, kind = name.partition(" ")[0].rpartition(".")
             layer = make(getattr(load(module), kind))
             return layer, options | declare(layer)
 
@@ -135,17 +134,19 @@ add("perceiver-pytorch", "perceiver_pytorch.perceiver_io.Attention")(
 add("x-transformers", "x_transformers.x_transformers.Attention", without=("loguru", "einx"))(
     lambda kind: kind(WIDTH, heads=HEADS, dim_head=HEAD_DIM)
 )
+for said, option in (("two learned keys", {"num_mem_kv": 2}), ("a key of zeros", {"add_zero_kv": True})):
+    add("x-transformers", f"x_transformers.x_transformers.Attention with {said}", without=("loguru", "einx"))(
+        lambda kind, option=option: kind(WIDTH, heads=HEADS, dim_head=HEAD_DIM, **option)
+    )
 add("x-clip", "x_clip.x_clip.Attention", without=("torchvision",))(
     lambda kind: kind(WIDTH, dim_head=HEAD_DIM, heads=HEADS)
 )
 add("speechbrain", "speechbrain.nnet.attention.MultiheadAttention", without=("torchaudio",))(
     lambda kind: kind(HEADS, WIDTH)
 )
-add("open-clip-torch", "open_clip.transformer.Attention", without=("torchvision", "ftfy"),
-    declare=lambda layer: {"projections": dict(zip(NAMES, (
-        *zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True), layer.out_proj
-    ), strict=True))},
-)(lambda kind: kind(WIDTH, HEADS))  # fmt: skip
+add("open-clip-torch", "open_clip.transformer.Attention", without=("torchvision", "ftfy"))(
+    lambda kind: kind(WIDTH, HEADS)
+)
 
 
 def called_once(layer: nn.Module) -> nn.Module:
@@ -200,19 +201,18 @@ add("tab-transformer-pytorch", "tab_transformer_pytorch.tab_transformer_pytorch.
 
 
 # HuggingFace's, which its models use
-def add_of_transformers(family: str, kind: str, config: str, *given: Any, glue: int = 0, **options: Any):
+def add_of_transformers(family: str, kind: str, config: str, *given: Any, **options: Any):
     """Enter an attention of `transformers` that is made from its config of these sizes."""
     name = f"transformers.models.{family}.modeling_{family}.{kind}"
     sizes = {key: options.pop(key) for key in [*options] if key not in ("scale", "mask")}
-    wrap = sizes.pop("wrap", lambda layer: layer)
 
     def made() -> tuple[Any, dict[str, Any]]:
         settings = getattr(importlib.import_module("transformers"), config)(**sizes)
         settings._attn_implementation = "eager"
         module = importlib.import_module(name.rpartition(".")[0])
-        return wrap(getattr(module, kind)(settings, *given)), options
+        return getattr(module, kind)(settings, *given), options
 
-    IMPLEMENTATIONS.append(Implementation("transformers", name, made, glue))
+    IMPLEMENTATIONS.append(Implementation("transformers", name, made))
 
 
 ENCODER = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
@@ -225,17 +225,9 @@ add_of_transformers("gpt2", "GPT2Attention", "GPT2Config", n_embd=WIDTH, n_head=
 add_of_transformers("t5", "T5Attention", "T5Config", d_model=WIDTH, num_heads=HEADS, d_kv=HEAD_DIM, scale=1.0)
 
 
-def unturned(layer: nn.Module) -> nn.Module:
-    """A layer with rotary positions, all of which are 0: cosines of 1 and sines of 0."""
-    layer.num_heads = HEADS
-    ones, zeros = torch.ones(1, 1, HEAD_DIM), torch.zeros(1, 1, HEAD_DIM)
-    layer.forward = functools.partial(layer.forward, position_embeddings=(ones, zeros))
-    return layer
-
-
 for family, kind, config in (
     ("llama", "LlamaAttention", "LlamaConfig"),
     ("mistral", "MistralAttention", "MistralConfig"),
     ("qwen2", "Qwen2Attention", "Qwen2Config"),
 ):
-    add_of_transformers(family, kind, config, 0, glue=2, wrap=unturned, num_key_value_heads=HEADS, **ENCODER)
+    add_of_transformers(family, kind, config, 0, num_key_value_heads=HEADS // 2, **ENCODER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,9 +22,24 @@ SHORT = {
     "differs: a query that sees nothing gets a mean of all values": "empty rows: mean",
     "differs: NaN in padding reaches the output": "NaN in padding",
     "right: but not tried for tensors that are not contiguous: it raises": "not contiguous: raises",
+    "differs: the rows of `to_qvk` are q, k, v, where its name says q, v, k": "`to_qvk` holds q, k, v",
 }
 # Scores and gradients could be tried in each; a layer decides on its own about shared keys and sinks.
 ASPECTS = ("masks", "empty rows", "NaN in padding", "causal")
+
+
+def printed_by(script: str) -> list[dict[str, Any]]:
+    """Run a script of this folder among the packages of others; it prints each finding as a line."""
+    root = HERE.parent.parent
+    python = root / ".venv-wild" / "bin" / "python"
+    assert python.is_file(), "`make .venv-wild/ready` creates the environment with these"
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [python, HERE / script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert run.stdout, run.stderr[-2000:]
+    # Packages print too, while they are imported.
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
 
 
 def stored() -> dict[str, Any]:

@@ -1,29 +1,15 @@
 """Attention in packages that others publish gets the verdict that is stored for its pinned version."""
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 import table
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-BIN = ROOT / ".venv-wild" / "bin"
 STORED = table.stored()["judged"]
 
 
 @pytest.fixture(scope="module")
 def judged():
     """All verdicts of today, by the names of the classes."""
-    assert (BIN.parent / "ready").is_file(), "`make .venv-wild/ready` creates the environment with these"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [BIN / "python", ROOT / "tests" / "wild" / "run.py"],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert found, run.stderr[-2000:]
+    found = table.printed_by("run.py")
     return {one["name"]: one for one in found}
 
 

@@ -34,7 +34,7 @@ from . import _functions, _memory, _numbers, _printing
 from ._arguments import checked
 from ._memory import NeedsTorchError, Size
 from ._random import Generator, default_generator
-from ._tape import GradMode
+from ._tape import GradMode, set_grad_enabled
 from ._tensor import METHODS, Tensor, finfo, promote_types, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
@@ -44,8 +44,9 @@ set_printoptions = _printing.set_printoptions
 
 # Most functions are methods of the tensor that is their first argument.
 _METHODS = """
-    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone
-    cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put
+    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp
+    clamp_max clamp_min clone cumsum detach diag diagonal diff div dot equal flatten flip
+    floor_divide gather index_copy index_put
     index_select isclose kron log_softmax logsumexp masked_fill masked_select matmul max mean median min
     mm movedim mul mv nan_to_num narrow neg nonzero numel outer permute pow prod remainder
     repeat_interleave reshape roll scatter select softmax sort squeeze std sub sum swapaxes t topk
@@ -74,10 +75,6 @@ def is_grad_enabled():
 
 def enable_grad():
     return GradMode(True)
-
-
-def set_grad_enabled(mode):
-    return GradMode(mode)
 
 
 def __getattr__(name):

@@ -239,6 +239,8 @@ def _title(one, name, args, how):
         return "SortBackward1"
     if name in ("max", "min") and ("other" in how or (len(args) > 1 and isinstance(args[1], Strided))):
         return {"max": "MaximumBackward0", "min": "MinimumBackward0"}[name]
+    if name in ("clamp_min", "clamp_max") and isinstance([*args, *how.values()][-1], Strided):
+        return usual.replace("0", "1")
     if name == "scatter" and not isinstance([*args, *how.values()][-1], Strided):
         return "ScatterBackward1"
     if name == "reshape" and one._base is None:

@@ -13,7 +13,7 @@ from ._memory import BOOL, FLOAT, NeedsTorchError, axis_of, bool_, broadcast, fl
 from ._random import default_generator
 from . import _kernels
 from ._tape import is_recorded, record
-from ._tensor import Tensor, _laid_out, as_dtype, result_type, same_device
+from ._tensor import Tensor, _laid_out, as_dtype, result_type, same_device, where
 
 
 def tensor(data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=None, **_):
@@ -178,6 +178,42 @@ def stack(tensors, dim=0):
     shapes = {tuple(one.shape) for one in tensors}
     need(len(shapes) == 1, f"stack needs tensors of one shape, got {sorted(shapes)}")
     return cat([one.unsqueeze(dim) for one in tensors], dim)
+
+
+def hstack(tensors):
+    need(len(tensors), "hstack needs at least one tensor")
+    parts = [one if one.ndim else one.unsqueeze(0) for one in tensors]
+    return cat(parts, int(parts[0].ndim > 1))
+
+
+def vstack(tensors):
+    need(len(tensors), "vstack needs at least one tensor")
+    parts = [one if one.ndim else one.unsqueeze(0) for one in tensors]
+    return cat([one if one.ndim > 1 else one.unsqueeze(0) for one in parts])
+
+
+def is_tensor(obj):
+    return isinstance(obj, Tensor)
+
+
+def logaddexp(input, other):
+    two = [one.to(result_type(input, other)) for one in (input, other)]
+    need(two[0].is_floating_point(), "logaddexp takes no integers", NotImplementedError)
+    most, least = two[0].maximum(two[1]), two[0].minimum(two[1])
+    return most + where(most == least, most.new_zeros(()), least - most).exp().log1p()
+
+
+def meshgrid(*tensors, indexing="ij"):
+    axes = tensors[0] if isinstance(tensors[0], (list, tuple)) else tensors
+    need(indexing in ("ij", "xy"), f"indexing is 'ij' or 'xy', got {indexing!r}")
+    need(axes and max(one.ndim for one in axes) < 2, "meshgrid takes tensors of one axis")
+    need(len({one.dtype for one in axes}) == 1, "meshgrid takes tensors of one dtype")
+    turned = indexing == "xy" and len(axes) > 1
+    axes = [axes[1], axes[0], *axes[2:]] if turned else axes
+    shape = [one.numel() for one in axes]
+    sizes = [[-1 if i == place else 1 for i in range(len(axes))] for place in range(len(axes))]
+    grids = [one.reshape(size).expand(shape) for one, size in zip(axes, sizes, strict=True)]
+    return tuple([grids[1], grids[0], *grids[2:]] if turned else grids)
 
 
 def einsum(equation, *operands):

@@ -43,6 +43,21 @@ class GradMode(ContextDecorator):
         Strided._recording = self._before.pop()
 
 
+class set_grad_enabled(GradMode):  # noqa: N801, torch's name
+    """It holds from now on or, with `with` or before a function, only there."""
+
+    def __init__(self, mode):
+        super().__init__(bool(mode))
+        self._old, Strided._recording = Strided._recording, self._enabled
+
+    def __exit__(self, *_):
+        Strided._recording = self._old
+
+    def __call__(self, function):
+        Strided._recording = self._old
+        return GradMode(self._enabled)(function)
+
+
 class Node(Made):
     """An operation on the tape; a leaf, such as a parameter, has a `tensor` instead of gradients."""
 

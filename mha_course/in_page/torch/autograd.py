@@ -7,7 +7,8 @@ from ._tape import run_backward
 from ._tensor import Tensor
 
 
-def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=False):
+def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=False,
+         materialize_grads=False):  # fmt: skip
     need(not create_graph, "gradients of gradients need", NeedsTorchError)
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
@@ -21,6 +22,9 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
     ones = [Tensor._from(1, one.dtype).expand(one.shape) if start is None else start
             for one, start in zip(outputs, given, strict=True)]  # fmt: skip
     found = run_backward(list(zip(outputs, ones, strict=True)), retain_graph, inputs)
+    if materialize_grads:
+        return tuple(one._made([0.0] * one.numel(), one.shape) if got is None else got
+                     for one, got in zip(inputs, found, strict=True))  # fmt: skip
     unused = any(one is None for one in found)
     need(allow_unused or not unused, "one of the tensors was not used in the graph: set allow_unused=True")
     return tuple(found)

@@ -153,6 +153,22 @@ def cross_entropy(
         target = target.movedim(1, -1) if input.ndim > 1 else target
         target = target * (1 - label_smoothing) + label_smoothing / log_probs.shape[-1]
         return _reduced(-(log_probs * target).sum(-1), reduction)
+    return _of_classes(log_probs, input, target, ignore_index, reduction, label_smoothing)
+
+
+def nll_loss(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
+):  # fmt: skip
+    told = f"nll_loss_nd(): argument 'target' (position 2) must be Tensor, not {type(target).__name__}"
+    need(isinstance(target, Tensor), told, TypeError)
+    need(weight is size_average is reduce is None, "a loss with weights needs", NeedsTorchError)
+    need(input.ndim > 2 or target.ndim < 2, "0D or 1D target tensor expected")
+    log_probs = input.movedim(1, -1) if input.ndim > 1 else input
+    return _of_classes(log_probs, input, target, ignore_index, reduction)
+
+
+def _of_classes(log_probs, input, target, ignore_index, reduction, label_smoothing=0.0):
+    """Return the loss for targets that are classes; `log_probs` has these along the last axis."""
     fits = target.shape == log_probs.shape[:-1]
     kind = ValueError if input.ndim < 3 or len(target) != len(input) else RuntimeError
     need(fits, f"a target {target.shape} does not fit {input.shape}", kind)
@@ -229,7 +245,7 @@ def _titled(name, title):
 
 for _name, _title in {
     "silu": "Silu", "cross_entropy": "NllLoss", "embedding": "Embedding", "layer_norm": "NativeLayerNorm",
-    "relu": "Relu", "gelu": "Gelu",
+    "nll_loss": "NllLoss", "relu": "Relu", "gelu": "Gelu",
 }.items():  # fmt: skip
     _titled(_name, f"{_title}Backward0")
 

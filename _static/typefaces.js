@@ -1,0 +1,2 @@
+// A browser decodes a typeface when it first draws with it, draws with another one meanwhile, and then moves the text.
+for (const face of document.fonts ?? []) if (face.family.includes("Course")) face.load();

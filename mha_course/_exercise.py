@@ -1,0 +1,98 @@
+"""An exercise of the course: what an answer must not change besides its results, and sizes of its inputs.
+
+The page has this file too, so it uses only what its stand-in for torch has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from attention_check._judging import Arguments, Exercise
+from attention_check._results import Outcome, tensors_in
+from attention_check._verdicts import IN_PLACE, Answer
+
+ARE_SET = {
+    "set_grad_enabled": torch.is_grad_enabled,
+    "set_default_dtype": getattr(torch, "get_default_dtype", bool),
+    "use_deterministic_algorithms": getattr(
+        torch, "are_deterministic_algorithms_enabled", bool
+    ),
+    "set_printoptions": lambda: repr(torch.tensor([1 / 3, 1e6])),
+}
+"""What sets something that holds for all of torch, and how it is set; the page has two of these."""
+
+SEEDS = (
+    "it seeds torch's own generator (`torch.manual_seed`), so whatever is drawn next, such as the weights of "
+    "the next layer, is the same each time. Leave the seed to the cell that trains"
+)
+LASTS = (
+    "then holds for all that comes after it: other cells train, compute and print. Leave it out; "
+    "`with torch.no_grad():` ends by itself"
+)
+
+
+@dataclass(frozen=True)
+class CourseExercise(Exercise):
+    """An exercise that also watches torch's settings, and tries further cases last.
+
+    Args:
+        seeds: accept an answer that seeds torch's own generator.
+        further: cases that no sentence lists; those in which the reference fails do not count.
+    """
+
+    seeds: bool = True
+    further: Mapping[str, Callable[[torch.Generator], Any]] = field(
+        default_factory=dict
+    )
+
+    def beyond(self) -> CourseExercise:
+        """The same exercise, whose cases are the further ones."""
+        return replace(self, cases=self.further, further={})
+
+    def _besides(self, answer: Answer, right: Answer) -> str:
+        """See `Exercise`; first, the further cases are tried."""
+        beyond = self.beyond() if self.further else self
+        for case in self.further:
+            wanted, got = beyond._try(right, case), beyond._try(answer, case)
+            tensors = [one for one in wanted.results if isinstance(one, torch.Tensor)]
+            if wanted.trouble or any(one.isnan().any() for one in tensors):
+                continue
+            problem = got.trouble or beyond._problem(case, got.results, wanted.results)
+            if problem:
+                given = beyond._named(beyond._arguments(case)).items()
+                numbers = [f"{name} {one}" for name, one in given if type(one) is int]
+                where = ", ".join([beyond._place(case), *numbers])
+                return f"right in all cases, but wrong for {where}: {problem}"
+        return super()._besides(answer, right)
+
+    def _call(self, answer: Answer, arguments: Arguments) -> Any:
+        """See `Exercise`; what an answer sets for all of torch is set as before, and is its trouble."""
+        seed = torch.default_generator.initial_seed()
+        before = {name: is_set() for name, is_set in ARE_SET.items()}
+        returned = super()._call(answer, arguments)
+        changed = [name for name, is_set in ARE_SET.items() if is_set() != before[name]]
+        for name in changed:
+            if name == "set_printoptions":
+                torch.set_printoptions(profile="default")
+            else:
+                getattr(torch, name)(before[name])
+        fault = f"it calls `torch.{changed[0]}`, which {LASTS}" if changed else ""
+        if not self.seeds and torch.default_generator.initial_seed() != seed:
+            fault = fault or SEEDS
+        return Outcome(trouble=fault, hopeless=True) if fault else returned
+
+    def _changed(self, used: Arguments, fresh: Arguments) -> str:
+        """See `Exercise`; a dtype and `requires_grad` are compared too."""
+        as_before = self._named(fresh)
+        for name, one in self._named(used).items():
+            after, before = (
+                [(x.dtype, x.requires_grad) for _, x in tensors_in(name, argument)]
+                for argument in (one, as_before[name])
+            )
+            if after != before:
+                return f"it changes its argument `{name}` in place. {IN_PLACE}"
+        return super()._changed(used, fresh)

@@ -1,0 +1,100 @@
+"""Further cases of an exercise: its own with other sizes, since many mistakes show at a few sizes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_check import _texts
+from mha_course._exercise import CourseExercise
+
+_MOST = 1_000  # numbers in all arguments; with more, a page would take too long
+
+
+class Texts(_texts.Texts):
+    """The Markdown file beside a module of exercises; what it makes is tried with other sizes too."""
+
+    kind = CourseExercise
+
+    def __call__(
+        self, name: str, *, other_sizes: Sequence[int] = (), **options: Any
+    ) -> CourseExercise:
+        """See `attention_check._texts.Texts`; an answer must also be right for these other sizes.
+
+        Only for arguments of which each size may differ alone: not for columns that make pairs, or a number
+        of heads that divides a width. 1 is left out where it leaves nothing to compute.
+        """
+        exercise = super().__call__(name, **options)
+        assert isinstance(exercise, CourseExercise)
+        if not other_sizes:
+            return exercise
+        return replace(exercise, further=with_other_sizes(exercise.cases, other_sizes))
+
+
+def with_other_sizes(
+    cases: Mapping[str, Callable[..., Any]], others: Sequence[int]
+) -> dict[str, Callable[..., Any]]:
+    """At most 24 further cases; in each, one of the sizes in a case is another.
+
+    Example:
+        >>> further = with_other_sizes({"3": lambda g: torch.ones(3, 3)}, [5])
+        >>> further["3, with another size (0)"](None)[0].shape
+        torch.Size([5, 5])
+    """
+    chosen = [*product(cases.items(), range(4), others)]
+    Random(0).shuffle(chosen)  # the same ones each time
+    return {
+        f"{label}, with another size ({number})": partial(_resized, case, place, new)
+        for number, ((label, case), place, new) in enumerate(chosen[:24])
+    }
+
+
+def _resized(
+    case: Callable[..., Any], place: int, new: int, generator: torch.Generator
+) -> tuple[Any, ...]:
+    """The arguments of a case, one of whose sizes is another wherever it occurs.
+
+    A size of 1 stays, since what has one row or column is often defined for one only.
+    A number may grow, but becomes 1 only if an axis has this size: a text must not be longer than a table.
+    """
+    given = case(generator)
+    given = given if isinstance(given, tuple) else (given,)
+    sizes = {n for one in given if isinstance(one, Tensor) for n in one.shape}
+    if new > 1 or not sizes:
+        inside = [one if isinstance(one, tuple) else (one,) for one in given]
+        sizes |= {n for several in inside for n in several if type(n) is int}
+    sizes -= {0, 1}
+    if not sizes or any(isinstance(one, list) for one in given):
+        return given
+    old = sorted(sizes)[place % len(sizes)]
+    made = tuple(_with(one, old, new) for one in given)
+    numbers = sum(one.numel() for one in made if isinstance(one, Tensor))
+    return made if numbers <= _MOST else given
+
+
+def _with(one: Any, old: int, new: int) -> Any:
+    """An argument in which each axis of a size, and each number equal to it, has a new one."""
+    if isinstance(one, tuple):
+        return tuple(_with(part, old, new) for part in one)
+    if type(one) is int:
+        return new if one == old else one
+    if not isinstance(one, Tensor):
+        return one
+    for axis, size in enumerate(one.shape):
+        if size == old:
+            places = torch.arange(new)
+            # The second time, all are one place further on.
+            one = one.index_select(axis, (places + places // old) % old)
+            if one.is_floating_point():  # equal numbers could be chosen in any order
+                factors = 1 - places.to(one) / (3 * new)
+                one = one * factors.view(
+                    [-1 if i == axis else 1 for i in range(one.ndim)]
+                )
+    return one

@@ -1,0 +1,178 @@
+"""The translations keep what they must keep, and a book in another language is the same book."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import languages
+import pytest
+import translate
+from babel.messages.pofile import read_po
+from playwright.sync_api import expect
+from test_book import PAGES
+
+from conftest import ROOT
+
+CATALOGS = sorted((translate.LOCALE / translate.LANGUAGE).rglob("*.po"))
+
+
+def test_no_translation_has_lost_or_added_anything(capsys):
+    assert len(CATALOGS) > 25
+    assert not translate.check(), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("english", "chinese", "said"), [
+    ("Call `f(x)`.", "调用 `f(y)`。", "code: ['`f(x)`'] lost, ['`f(y)`'] added"),
+    ("It is $d$ wide.", "宽度为 $k$。", "formula: ['$d$'] lost, ['$k$'] added"),
+    ("See [there](#a).", "见[那里](#b)。", "link: ['#a'] lost, ['#b'] added"),
+    ("Say {name}.", "说。", "placeholder: ['{name}'] lost, [] added"),
+    ("A<br>B", "甲乙", "tag: ['<br>'] lost, [] added"),
+    ("**Now.** Go.", "**现在：走。", "the number of ** differs"),
+    ("Now, go.", "现在,走。", "half-width punctuation"),
+    ("1. Go", "1. 走", "begins like a list"),
+    ("${a} of ${b}", "${a}", "expression: ['${b}'] lost, [] added"),
+])  # fmt: skip
+def test_a_fault_of_a_translation_is_named(english, chinese, said):
+    assert said in [*translate.faults(english, chinese)]
+
+
+def test_a_faultless_translation_has_no_fault():
+    english = "**Mind** that `f` gives $x$, {name}: see [there](#a), or 3 `{`."
+    assert [*translate.faults(english, "**注意**，`f` 给出 $x$，{name}：见[那里](#a)，或 3 个 `{`。")] == []
+
+
+@pytest.mark.parametrize(("english", "chinese", "taiwan"), [
+    ("A row is a query, a column a key.", "一行是一个查询，一列是一个键。", "一列是一個查詢，一行是一個鍵。"),
+    ("Run the rows in parallel; a sequence.", "并行运行各行；一个序列。", "平行執行各列；一個序列。"),
+    ("Three lines of code.", "三行代码。", "三行程式碼。"),
+    ("A mask and the default cache.", "掩码与默认缓存。", "遮罩與預設快取。"),
+    ("The recurrent network passed the check.", "循环神经网络通过检查。", "循環神經網路通過檢查。"),
+])  # fmt: skip
+def test_rows_and_columns_change_places_for_taiwan(tmp_path, monkeypatch, english, chinese, taiwan):
+    catalog = read_po((translate.LOCALE / "zh_TW/LC_MESSAGES/by_hand.po").open("rb"))
+    catalog.add(english, chinese)
+    monkeypatch.setattr(translate, "LANGUAGE", "zh_XX")
+    monkeypatch.setattr(translate, "LOCALE", tmp_path / "locale")
+    for name in ("words.txt", "LC_MESSAGES/by_hand.po"):
+        (tmp_path / "locale/zh_TW" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "locale/zh_TW" / name).write_bytes((ROOT / "locale/zh_TW" / name).read_bytes())
+    translate.write(catalog, translate.path_of("page", "zh_XX", tmp_path / "locale"))
+    translate.write_taiwan(tmp_path)
+    found = read_po((tmp_path / "zh_TW/LC_MESSAGES/page.po").open("rb"))
+    assert found.get(english).string == taiwan
+
+
+def test_a_changed_sentence_is_marked_with_the_old_one_beside_it(tmp_path):
+    catalog = read_po(CATALOGS[0].open("rb"))
+    old = next(one for one in catalog if one.id and len(one.id) > 80)
+    new = old.id.replace(" ", "  ", 1) + " More."
+    template = translate.Catalog()
+    template.add(new)
+    catalog.update(template)
+    translate.write(catalog, tmp_path / "page.po")
+    text = (tmp_path / "page.po").read_text("utf-8")
+    assert "#, fuzzy" in text
+    assert "#| msgid" in text
+    assert json.dumps(new, ensure_ascii=False) in text
+
+
+def test_questions_are_translated_in_the_widget_and_in_what_stands_in_for_it():
+    question = "What *is* hidden, `a`?"
+    notebook = {
+        "metadata": {"widgets": {languages.STATES: {"state": {"one": {"state": {
+            "questions": [{"text": question, "choices": ["a < b", "not known"]}], "mode": "hidden"}}}}}},
+        "cells": [{"outputs": [{"data": {"text/html": [
+            "<ol><li><p>What <em>is</em> hidden, <code>a</code>?</p><ul><li>a &lt; b</li></ul></li></ol>",
+        ]}}]}],
+    }  # fmt: skip
+    languages.translate_outputs(notebook, {question: "什么*是*不可见的，`a`？", "a < b": "甲 < 乙"})
+    [model] = notebook["metadata"]["widgets"][languages.STATES]["state"].values()
+    [asked] = model["state"]["questions"]
+    assert asked == {"text": "什么*是*不可见的，`a`？", "choices": ["甲 < 乙", "not known"]}
+    page = notebook["cells"][0]["outputs"][0]["data"]["text/html"]
+    assert (
+        page
+        == "<ol><li><p>什么<em>是</em>不可见的，<code>a</code>？</p><ul><li>甲 &lt; 乙</li></ul></li></ol>"
+    )
+
+
+def test_a_whole_string_of_a_script_is_translated():
+    code = 'label(\'Head\', "Head", `${n} heads`, `one ${n} heads`); // "Head"'
+    known = {"Head": "头", "${n} heads": "${n} 个头"}
+    wanted = 'label(\'Head\', "头", `${n} 个头`, `one ${n} heads`); // "头"'
+    assert languages.with_strings(code, known) == wanted
+
+
+def test_pairs_of_chinese_characters_are_searched_for():
+    text = "多头注意力 (Multi-head) 用 softmax；键"
+    words = ["多头", "头注", "注意", "意力", "Multi", "head", "用", "softmax", "键"]
+    assert languages.SearchPairs({}).split(text) == words
+    script = f"{languages.SPLIT}; console.log(JSON.stringify(splitQuery({json.dumps(text)})))"
+    command = [ROOT / ".venv/bin/node", "-e", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == words
+
+
+@pytest.mark.slow
+def test_every_message_of_the_pages_is_translated():
+    """A new sentence is translated, or `make translate` has put it into the .po file for somebody who can."""
+    open_ones = []
+    for domain, template in translate.extracted().items():
+        known = {one.id: one for one in translate.read(domain)}
+        wanted = {one.id for one in template if one.id and translate.has_words(one.id)}
+        open_ones += [(domain, message) for message in wanted - known.keys()]
+        if domain != translate.TEXTS:
+            open_ones += [(domain, one) for one in wanted & known.keys() if not known[one].string]
+    assert open_ones == [], "run `make translate`"
+
+
+@pytest.fixture(scope="module")
+def chinese(book, tmp_path_factory):
+    """The book in Chinese, built below a copy of what the switch needs of the English one."""
+    folder = tmp_path_factory.mktemp("chinese")
+    translate.settings("zh_CN", folder / "settings.yml")
+    command = [ROOT / ".venv/bin/jupyter-book", "build", ROOT, "--config", folder / "settings.yml"]
+    subprocess.run([*command, "--path-output", folder, "-q", "-W", "--keep-going"], check=True)
+    english = folder / "book"
+    shutil.copytree(book, english, ignore=shutil.ignore_patterns("zh_*"))
+    shutil.move(folder / "_build" / "html", english / "zh_CN")
+    translate.switch(english)
+    return english
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_the_book_in_chinese_is_the_same_book(chinese):
+    for name in PAGES:
+        english, other = ((chinese / folder / name).read_text("utf-8") for folder in (".", "zh_CN"))
+        assert '<html lang="zh-CN"' in other
+        for pattern in (r'<section[^>]* id="([^"]*)"', r"<pre>.*?</pre>", r"<math.*?</math>"):
+            # Formulas may stand in another order.
+            same = [sorted(re.findall(pattern, page, re.DOTALL)) for page in (english, other)]
+            assert same[0] == same[1], name
+        assert len(other.encode()) < 1.15 * len(english.encode()), name
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_the_switch_keeps_page_and_section(chinese, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((chinese / "chapters/03_multi_head_attention.html").as_uri())
+    expect(page.locator(".mha-widget")).to_have_count(page.locator(".widget-host").count())
+    page.locator("#your-layer-learns").evaluate("section => section.scrollIntoView()")
+    # A click of Playwright would move the page first.
+    page.get_by_role("link", name="简体").evaluate("link => link.click()")
+    page.wait_for_url("**/zh_CN/chapters/03_multi_head_attention.html#your-layer-learns")
+    expect(page.locator("h1").last).to_contain_text("多头注意力")
+    page.get_by_role("link", name="EN", exact=True).evaluate("link => link.click()")
+    page.wait_for_url("**/book/chapters/03_multi_head_attention.html#your-layer-learns")
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    for name in PAGES:
+        page.goto((chinese / "zh_CN" / name).as_uri())
+        widgets = page.locator(".widget-host")
+        expect(widgets.locator(".mha-widget")).to_have_count(widgets.count())
+    assert complaints == []
+    page.goto((chinese / "zh_CN/search.html").as_uri() + "?q=旋转")
+    expect(page.locator("#search-results li a").first).to_contain_text("位置编码")

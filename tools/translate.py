@@ -1,0 +1,254 @@
+"""Keep the translations in locale/ up to date, and name what is wrong with them; CONTRIBUTING.md says how.
+
+    python tools/translate.py               write new messages into the .po files, and list what is open
+    python tools/translate.py --check       name what translations have lost or added
+    python tools/translate.py --settings zh_TW FILE  write the settings of the book in a language
+    python tools/translate.py --switch BOOK give a book's pages the switch to the languages below it
+
+Sphinx extracts the messages of the pages, texts.py those of questions, exercises and pictures. A sentence
+that has changed in English keeps its old translation, marked as fuzzy, with the old sentence beside it; the
+page shows the new one in English until somebody has mended the translation and taken away the mark.
+
+zh_TW is made from zh_CN by OpenCC, then by locale/zh_TW/words.txt. A message that needs more stands in
+locale/zh_TW/LC_MESSAGES/by_hand.po.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po, write_po
+from stored_notebooks import ROOT
+
+LOCALE = ROOT / "locale"
+LANGUAGE = "zh_CN"
+# What does not come from a page; "widgets", the strings of JavaScript, and INTERFACE are written by hand.
+TEXTS, INTERFACE = "texts", "interface"
+ENGLISH = ("chapters/api", "chapters/references")  # docstrings, and titles of papers
+# What a translation must keep, by name: code, formulas, targets of links, tags, placeholders.
+KEPT = {
+    "code": r"`+[^`]+`+",
+    "expression": r"\$\{[^}]*\}",
+    "formula": r"(?<![\\\w])\$[^$]+\$",
+    "link": r"\]\(([^)]*)\)",
+    "tag": r"</?[a-z][^>]*>",
+    "placeholder": r"(?<!text)\{[a-z_]*\}",
+}
+NOT_TEXT = re.compile(r"\$[^$]*\$|`+[^`]*`+|\]\([^)]*\)|<[^>]*>|\\[a-z]+")
+
+
+def has_words(message):
+    """Whether a message holds anything to translate besides code and formulas."""
+    if message.startswith("\n") or ("$" not in message and message.startswith("\\")):
+        return False  # a displayed formula, which Sphinx does not translate
+    return bool(re.search(r"[A-Za-z]{2,}", NOT_TEXT.sub("", message)))
+
+
+def extracted():
+    """Return the messages of the course: domain -> template."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        options = "-q -b gettext -c tools/plain -D gettext_compact=0".split()
+        command = [sys.executable, "-m", "sphinx", *options, ".", folder]
+        subprocess.run(command, cwd=ROOT, check=True)
+        for path in sorted(Path(folder).rglob("*.pot")):
+            domain = path.relative_to(folder).with_suffix("").as_posix()
+            if domain not in ENGLISH:
+                found[domain] = read_po(path.open("rb"))
+        path = Path(folder) / "texts.pot"
+        subprocess.run(
+            [sys.executable, "tools/texts.py", str(path)], cwd=ROOT, check=True
+        )
+        found[TEXTS] = read_po(path.open("rb"))
+    return found
+
+
+def path_of(domain, language=LANGUAGE, folder=LOCALE):
+    """Where the translations of a domain are."""
+    return folder / language / "LC_MESSAGES" / f"{domain}.po"
+
+
+def read(domain):
+    """Return the stored translations of a domain."""
+    path = path_of(domain)
+    return (
+        read_po(path.open("rb"), locale=LANGUAGE)
+        if path.exists()
+        else Catalog(locale=LANGUAGE)
+    )
+
+
+def write(catalog, path):
+    """Write a catalog without what changes with each edit of a page: places and dates."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ['msgid ""', 'msgstr "Content-Type: text/plain; charset=UTF-8\\n"', ""]
+    with tempfile.NamedTemporaryFile(suffix=".po") as file:
+        write_po(
+            file,
+            catalog,
+            width=0,
+            no_location=True,
+            omit_header=True,
+            include_previous=True,
+        )
+        file.flush()
+        path.write_text(
+            "\n".join(lines) + "\n" + Path(file.name).read_text("utf-8"),
+            encoding="utf-8",
+        )
+
+
+def update():
+    """Write new messages into the .po files, and list by file what is open."""
+    for domain, template in extracted().items():
+        for message in list(template):
+            if message.id and not has_words(message.id):
+                template.delete(message.id)
+        catalog = read(domain)
+        catalog.update(template)
+        catalog.obsolete.clear()
+        write(catalog, path_of(domain))
+        messages = [message for message in catalog if message.id]
+        left = [message for message in messages if not message.string or message.fuzzy]
+        share = 1 - len(left) / max(1, len(messages))
+        print(
+            f"{domain}: {share:.1%} of {len(messages)}",
+            *(f"    {one.id[:90]}" for one in left[:20]),
+            sep="\n",
+        )
+
+
+def faults(english, chinese):
+    """Yield what is wrong with the translation of a message."""
+    both = english, chinese
+    if (
+        english.count("`") % 2 == 0 and "{" not in english
+    ):  # else a line of a longer item, or a role
+        yield from _differences("code", both)
+    yield from _differences("expression", both)
+    both = tuple(
+        re.sub(f"{KEPT['code']}|{KEPT['expression']}", "", text) for text in both
+    )
+    for name in KEPT.keys() - {"code", "expression"}:
+        yield from _differences(name, both)
+    if english.count("**") != chinese.count("**"):
+        yield "the number of ** differs"
+    if re.search(
+        r"[\u4e00-\u9fff][,;:?!](?=[\u4e00-\u9fff]|$)", chinese.replace(".** ", "")
+    ):
+        yield "half-width punctuation"
+    if re.match(r"\d+\. ", chinese):
+        yield "begins like a list"  # `1\.` begins like a sentence
+
+
+def _differences(name, both):
+    wanted, found = (set(re.findall(KEPT[name], text)) for text in both)
+    if wanted != found:
+        yield f"{name}: {sorted(wanted - found)} lost, {sorted(found - wanted)} added"
+
+
+def check():
+    """Name each translation that has lost or added something; return whether there is one."""
+    bad = 0
+    for path in sorted((LOCALE / LANGUAGE).rglob("*.po")):
+        for message in read_po(path.open("rb")):
+            if message.id and message.string and not message.fuzzy:
+                for fault in faults(message.id, message.string):
+                    bad += 1
+                    print(
+                        f"{path.relative_to(ROOT)}:{message.lineno}: {message.id[:60]!r}: {fault}"
+                    )
+    return bool(bad)
+
+
+# In Taiwan a row is called what a column is called in Beijing, and the other way round; these words stay.
+ROW = re.compile(r"(?<![运执进并流举可自银平另发强同就不])行(?![为动走代业程列])")
+COLUMN = re.compile(r"(?<![序系排并队下陈之])列(?![表出举车])")
+
+
+def for_taiwan(english, chinese, convert, words):
+    """Return a message in the characters and the words of Taiwan."""
+    rows, columns = (
+        bool(re.search(rf"\b{word}s?\b", english, re.IGNORECASE))
+        for word in ("row", "column")
+    )
+    text = ROW.sub("\0", chinese) if rows else chinese
+    text = COLUMN.sub("行", text) if columns else text.replace("列对", "行对")
+    text = convert(text.replace("\0", "列"))
+    for word, ours in words:
+        text = text.replace(word, ours)
+    return text
+
+
+def write_taiwan(folder):
+    """Write all translations for Taiwan into a folder."""
+    from opencc import OpenCC
+
+    convert = OpenCC("s2twp").convert
+    lines = (LOCALE / "zh_TW" / "words.txt").read_text("utf-8").splitlines()
+    words = [line.split() for line in lines if line and not line.startswith("#")]
+    by_hand = read_po(path_of("by_hand", "zh_TW").open("rb"))
+    for path in sorted((LOCALE / LANGUAGE).rglob("*.po")):
+        catalog = read_po(path.open("rb"))
+        for message in catalog:
+            if message.id and message.string:
+                own = by_hand.get(message.id)
+                message.string = (
+                    own.string
+                    if own
+                    else for_taiwan(message.id, message.string, convert, words)
+                )
+        write(catalog, folder / "zh_TW" / path.relative_to(LOCALE / LANGUAGE))
+
+
+def settings(language, path):
+    """Write the settings of the book in a language: those of _config.yml with the language and its title."""
+    folder = LOCALE
+    if language == "zh_TW":
+        folder = path.parent / "locale"
+        write_taiwan(folder)
+    config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
+    with path_of(INTERFACE, language, folder).open("rb") as file:
+        known = {one.id: one.string for one in read_po(file)}
+    config["title"] = known[config["title"]]
+    config["html"]["extra_footer"] = known[config["html"]["extra_footer"].strip()]
+    config["sphinx"]["local_extensions"] = {"course": str(ROOT / "_ext")}
+    config["sphinx"]["config"] |= {
+        "language": language,
+        "locale_dirs": [str(folder.resolve())],
+    }
+    config["sphinx"]["config"] |= {"gettext_compact": False}
+    path.write_text(
+        yaml.safe_dump(config, allow_unicode=True, sort_keys=False), "utf-8"
+    )
+
+
+def switch(book):
+    """Name in each book the languages that stand below it, for the switch in the header of its pages."""
+    languages = sorted(path.name for path in book.glob("zh_*"))
+    for folder in (book, *map(book.joinpath, languages)):
+        script = folder / "_static" / "languages.js"
+        text = script.read_text("utf-8")
+        script.write_text(
+            re.sub(r"(?<=others = )\[.*?\]", json.dumps(languages), text), "utf-8"
+        )
+
+
+def main(arguments):
+    """Do what the arguments ask for."""
+    if not arguments:
+        return update()
+    if arguments[0] == "--check":
+        return check()
+    if arguments[0] == "--settings":
+        return settings(arguments[1], Path(arguments[2]))
+    return switch(Path(arguments[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
