@@ -269,6 +269,7 @@ weekly: needs book machine .venv-colab/ready .venv-class/ready .venv-wild/ready 
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
+	echo '== translations'; $(BIN)/python tools/translate.py --shares || status=1; \
 	echo '== pictures'; FAILED= $(PYTEST) tests/pictures || echo 'Pictures differ: look at _build/pictures.'; \
 	echo '== every framework'; $(MAKE) -o .venv/ready rosetta CHECK=1 || status=1; \
 	echo '== the oldest torch'; $(MAKE) oldest || status=1; \

@@ -25,7 +25,12 @@ from drawings import put_back  # noqa: E402
 from equations import set_all_equations  # noqa: E402
 from feedback import put_feedback  # noqa: E402
 from in_page import put_buttons, write_in_page  # noqa: E402
-from languages import translate_interface, translate_notebook, translate_scripts  # noqa: E402
+from languages import (  # noqa: E402
+    MarkUntranslated,
+    translate_interface,
+    translate_notebook,
+    translate_scripts,
+)
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
 from offline import write_offline  # noqa: E402
@@ -275,6 +280,7 @@ def finish(app, exception):
 def setup(app):
     """Register these functions with Sphinx."""
     app.add_post_transform(KeepStill)
+    app.add_transform(MarkUntranslated)
     # This must run before napoleon, which turns sections into markup.
     app.connect("autodoc-process-docstring", take_docstring_literally, priority=100)
     app.connect("autodoc-process-signature", complete_signature)

@@ -9,11 +9,15 @@ import re
 from pathlib import Path
 
 from babel.messages.pofile import read_po
+from docutils import nodes
+from drawings import put_back, with_labels
 from markdown_it import MarkdownIt
 from sphinx.errors import SphinxError
 from sphinx.search import languages as search_languages
 from sphinx.search.en import SearchEnglish
-from texts import JS_STRING
+from sphinx.transforms import SphinxTransform
+from texts import with_strings
+from translate import ENGLISH, has_words
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = "application/vnd.jupyter.widget-state+json"
@@ -71,6 +75,30 @@ def is_other(app):
     return app.config.language != "en"
 
 
+class MarkUntranslated(SphinxTransform):
+    """Mark each paragraph and title that has no translation yet; the style sheet says so before it.
+
+    Sphinx's own translation_progress_classes also marks formulas, which are then set wrongly.
+    """
+
+    default_priority = 950  # after Sphinx has translated the page
+
+    def apply(self):
+        """Give what is still English a class of its own."""
+        page = self.env.docname
+        if not is_other(self.app) or page in ENGLISH:
+            return
+        same = catalog(
+            self.app, page
+        )  # a name stays as it is, and Sphinx takes it for open
+        for kind in (nodes.paragraph, nodes.title):
+            for node in self.document.findall(kind):
+                message = node.rawsource.replace("\n", " ").strip()
+                is_open = node.get("translated") is False and message not in same
+                if is_open and has_words(message):
+                    node["classes"].append("untranslated")
+
+
 def translated(value, known):
     """Return a value of JSON in which each string that is a known message is replaced."""
     if isinstance(value, str):
@@ -82,21 +110,23 @@ def translated(value, known):
     return value
 
 
-def translate_outputs(notebook, known):
-    """Translate a notebook's widgets and, in the outputs, the paragraphs that stand in for them."""
+def translate_outputs(notebook, known, drawn):
+    """Translate a notebook's widgets, the paragraphs that stand in for them, and what drawings say."""
     held = notebook["metadata"].get("widgets", {}).get(STATES, {}).get("state", {})
     for model in held.values():
         model["state"] = translated(model["state"], known)
     inline = MarkdownIt().renderInline
-    written = {inline(text): inline(other) for text, other in known.items()}
+    written = {inline(text): inline(other) for text, other in (drawn | known).items()}
     for cell in notebook["cells"]:
+        put_back(cell.get("outputs", ()))
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if HTML in data:
-                page = "".join(data[HTML])
-                data[HTML] = PARAGRAPH.sub(
-                    lambda found: found[1] + written.get(found[3], found[3]), page
+                page = PARAGRAPH.sub(
+                    lambda found: found[1] + written.get(found[3], found[3]),
+                    "".join(data[HTML]),
                 )
+                data[HTML] = with_labels(page, drawn) if "<svg" in page else page
 
 
 def translate_notebook(app, docname, source):
@@ -107,7 +137,7 @@ def translate_notebook(app, docname, source):
         known = {
             text: other for text, other in catalog(app, "texts").items() if " " in text
         }
-        translate_outputs(notebook, known)
+        translate_outputs(notebook, known, catalog(app, "drawings"))
         source[0] = json.dumps(notebook, ensure_ascii=False)
 
 
@@ -124,13 +154,6 @@ def code_translator(app):
         return states
 
     return translate
-
-
-def with_strings(code, known):
-    """Return JavaScript in which each string that is a known message is replaced."""
-    return JS_STRING.sub(
-        lambda found: found[1] + known.get(found[2], found[2]) + found[1], code
-    )
 
 
 def translate_interface(app):

@@ -11,7 +11,7 @@ stands in for a widget until its cell has run says so there; in the built page, 
 import base64
 import re
 import sys
-from html import escape
+from html import escape, unescape
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
@@ -29,6 +29,10 @@ DOCUMENT = (
     "<style>svg{color:#111;background:#fff}"
     "@media(prefers-color-scheme:dark){svg{color:#eee;background:#111}}</style>",
 )
+
+# What a drawing says, in its labels and to those who cannot see it. Spans stand between drawings of a row.
+LABEL = re.compile(r"(<(text|span)\b[^>]*>)(.*?)(?=</\2>)", re.DOTALL)
+DESCRIPTION = re.compile(r'(\baria-label=")([^"]*)(?=")')
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 STILL = re.compile(
@@ -77,6 +81,26 @@ def inline(html):
         return whole
 
     return IMAGE.sub(graphic, html)
+
+
+def labels(html):
+    """Return what the drawings in HTML say; there is nothing to translate in other HTML."""
+    html = inline(html)
+    if not INLINE.search(html):
+        return []
+    said = [unescape(found[2]) for found in DESCRIPTION.finditer(html)]
+    return [found[3] for found in LABEL.finditer(html)] + said
+
+
+def with_labels(html, known):
+    """Return HTML with inline graphics that say the same in other words: `known`, {words: other words}."""
+
+    def description(found):
+        words = unescape(found[2])
+        return found[1] + escape(known.get(words, words))
+
+    html = LABEL.sub(lambda found: found[1] + known.get(found[3], found[3]), html)
+    return DESCRIPTION.sub(description, html)
 
 
 def as_still(png, alt):

@@ -1,23 +1,25 @@
 """Extract, for translators, the texts of the course outside its pages, and list those that are still in code.
 
-    python tools/texts.py FILE     write the messages as a gettext template (.pot)
+    python tools/texts.py FOLDER   write the messages as gettext templates: texts.pot and drawings.pot
     python tools/texts.py --left   list the sentences in code, by file
 
 Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of exercises
 and puzzles, and the step-by-step texts of pictures are Markdown files of the package, which this script reads
-paragraph by paragraph. A sentence in code, for example in a drawing or in a widget, cannot be extracted;
-tests/book/test_texts.py lists the files that have any, so that no file joins them unnoticed.
+paragraph by paragraph. The labels and descriptions of drawings are read from the stored notebooks. Any other
+sentence in code, for example in a widget, cannot be extracted; tests/book/test_texts.py lists the files that
+have any, so that no file joins them unnoticed.
 """
 
 import ast
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
+from drawings import labels
 from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
@@ -27,6 +29,13 @@ CODE = ("mha_course/**/*.py", "mha_course/widgets/*/*.js")
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
 SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")
 JS_STRING = re.compile(r'(["`])((?:(?!\1)[^\\\n]|\\.)*)\1')
+
+
+def with_strings(code: str, known: Mapping[str, str]) -> str:
+    """JavaScript in which each whole string that is a known message is replaced."""
+    return JS_STRING.sub(
+        lambda found: found[1] + known.get(found[2], found[2]) + found[1], code
+    )
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
@@ -57,6 +66,19 @@ def template() -> Catalog:
     for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
         for line, text in messages(path):
             catalog.add(text, locations=[(path.relative_to(ROOT).as_posix(), line)])
+    return catalog
+
+
+def labels_of_drawings() -> Catalog:
+    """What the stored drawings say, with the pages that show them."""
+    catalog = Catalog(project="course", charset="utf-8")
+    for path in notebooks():
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                html = "".join(output.get("data", {}).get("text/html", ""))
+                for text in labels(html):
+                    name = path.relative_to(ROOT).as_posix()
+                    catalog.add(text, locations=[(name, 1)])
     return catalog
 
 
@@ -105,8 +127,10 @@ def main(arguments: list[str]) -> int:
         for name, sentences in left_in_code().items():
             print(f"{name}: {len(sentences)}", *sentences, sep="\n    ")
     elif len(arguments) == 1:
-        with open(arguments[0], "wb") as file:
-            write_po(file, template(), width=0)
+        catalogs = {"texts": template(), "drawings": labels_of_drawings()}
+        for name, catalog in catalogs.items():
+            with (Path(arguments[0]) / f"{name}.pot").open("wb") as file:
+                write_po(file, catalog, width=0)
     else:
         print(__doc__)
         return 2

@@ -1,18 +1,20 @@
 """Keep the translations in locale/ up to date, and name what is wrong with them; CONTRIBUTING.md says how.
 
     python tools/translate.py               write new messages into the .po files, and list what is open
-    python tools/translate.py --check       name what translations have lost or added
+    python tools/translate.py --check       name what translations have lost or added, and terms they lack
+    python tools/translate.py --shares      print how much of the course is translated, and write nothing
     python tools/translate.py --settings zh_TW FILE  write the settings of the book in a language
     python tools/translate.py --switch BOOK give a book's pages the switch to the languages below it
 
-Sphinx extracts the messages of the pages, texts.py those of questions, exercises and pictures. A sentence
-that has changed in English keeps its old translation, marked as fuzzy, with the old sentence beside it; the
-page shows the new one in English until somebody has mended the translation and taken away the mark.
+Sphinx extracts the messages of the pages, texts.py those of questions, exercises, pictures and drawings. A
+sentence that has changed in English keeps its old translation, marked as fuzzy, with the old sentence beside
+it; the page shows the new one in English until somebody has mended the translation and taken away the mark.
 
 zh_TW is made from zh_CN by OpenCC, then by locale/zh_TW/words.txt. A message that needs more stands in
 locale/zh_TW/LC_MESSAGES/by_hand.po.
 """
 
+import functools
 import json
 import re
 import subprocess
@@ -28,8 +30,20 @@ from stored_notebooks import ROOT
 LOCALE = ROOT / "locale"
 LANGUAGE = "zh_CN"
 # What does not come from a page; "widgets", the strings of JavaScript, and INTERFACE are written by hand.
-TEXTS, INTERFACE = "texts", "interface"
+TEXTS, DRAWINGS, INTERFACE = "texts", "drawings", "interface"
 ENGLISH = ("chapters/api", "chapters/references")  # docstrings, and titles of papers
+GLOSSARY = "chapters/glossary"
+# What is right too where the glossary has another word (to score, a kernel of a GPU, an exercise to warm up),
+# and one that it lacks, because Chinese calls exponent and exponential alike.
+ALSO_RIGHT = {
+    "attention": "注意",
+    "exponential": "取指数|指数值|指数函数",
+    "kernel": "核",
+    "score": "[打得评]分",
+    "warm-up": "热身",
+}
+# Messages in which a word of the glossary is none of its terms.
+NO_TERM = ("The keys to the cabinet", "kind: {kind} head")
 # What a translation must keep, by name: code, formulas, targets of links, tags, placeholders.
 KEPT = {
     "code": r"`+[^`]+`+",
@@ -46,7 +60,7 @@ def has_words(message):
     """Whether a message holds anything to translate besides code and formulas."""
     if message.startswith("\n") or ("$" not in message and message.startswith("\\")):
         return False  # a displayed formula, which Sphinx does not translate
-    return bool(re.search(r"[A-Za-z]{2,}", NOT_TEXT.sub("", message)))
+    return bool(re.search(r"[A-Za-z]{2,}", NOT_TEXT.sub(" ", message)))
 
 
 def extracted():
@@ -60,11 +74,9 @@ def extracted():
             domain = path.relative_to(folder).with_suffix("").as_posix()
             if domain not in ENGLISH:
                 found[domain] = read_po(path.open("rb"))
-        path = Path(folder) / "texts.pot"
-        subprocess.run(
-            [sys.executable, "tools/texts.py", str(path)], cwd=ROOT, check=True
-        )
-        found[TEXTS] = read_po(path.open("rb"))
+        subprocess.run([sys.executable, "tools/texts.py", folder], cwd=ROOT, check=True)
+        for domain in (TEXTS, DRAWINGS):
+            found[domain] = read_po((Path(folder) / f"{domain}.pot").open("rb"))
     return found
 
 
@@ -123,6 +135,18 @@ def update():
         )
 
 
+def shares():
+    """Print for each language the share of the messages that are translated."""
+    total = done = 0
+    for domain, template in extracted().items():
+        wanted = {one.id for one in template if one.id and has_words(one.id)}
+        known = {one.id for one in read(domain) if one.string and not one.fuzzy}
+        total += len(wanted)
+        done += len(wanted & known)
+    print(f"{LANGUAGE}: {done / total:.1%} of {total:,} messages are translated")
+    print(f"zh_TW: {done / total:.1%}, because it is made from {LANGUAGE}")
+
+
 def faults(english, chinese):
     """Yield what is wrong with the translation of a message."""
     both = english, chinese
@@ -152,13 +176,51 @@ def _differences(name, both):
         yield f"{name}: {sorted(wanted - found)} lost, {sorted(found - wanted)} added"
 
 
+def terms():
+    """Return the Chinese word for each term of the glossary, as a pattern."""
+    entries = re.findall(
+        r"(?m)^(\w.*)\n  \S", (ROOT / f"{GLOSSARY}.md").read_text("utf-8")
+    )
+    known = {one.id: one.string.split("（")[0] for one in read(GLOSSARY) if one.id}
+    words = {entry.lower(): re.escape(known[entry]) for entry in entries}
+    for entry, others in ALSO_RIGHT.items():
+        words[entry] = f"{words[entry]}|{others}" if entry in words else others
+    return words
+
+
+def other_words(english, chinese, words):
+    """Yield what a translation calls otherwise than the glossary, {term: pattern}."""
+    left_out = f"{KEPT['expression']}|{KEPT['placeholder']}|{NOT_TEXT.pattern}"
+    text = re.sub(left_out, " ", english.lower())
+    longest_first = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+    found = re.findall(
+        rf"(?<![\w-])({longest_first})s?(?![\w-])", text.replace("queries", "query")
+    )
+    for term in sorted(set(found)):
+        # A quotation or a name keeps its English words: *flash attention*, (batch, heads).
+        quoted = rf"[a-z.*\"“(·] ?{term}|{term}s? ?[a-z.*\"”(,:]"
+        if not re.search(f"{words[term]}|{quoted}", chinese, re.IGNORECASE):
+            yield f"{term!r} is {words[term]!r} in the glossary"
+
+
 def check():
-    """Name each translation that has lost or added something; return whether there is one."""
+    """Name each translation that has lost or added something, or lacks a term; return whether one has."""
     bad = 0
+    words = terms()
     for path in sorted((LOCALE / LANGUAGE).rglob("*.po")):
-        for message in read_po(path.open("rb")):
-            if message.id and message.string and not message.fuzzy:
-                for fault in faults(message.id, message.string):
+        messages = [one for one in read_po(path.open("rb")) if one.id]
+        for number, message in enumerate(messages):
+            if message.string and not message.fuzzy:
+                near = [message]
+                if (
+                    path.stem == TEXTS
+                ):  # a line, whose words may stand before or after it
+                    near = messages[max(0, number - 1) : number + 2]
+                said = " ".join(one.string for one in near)
+                found = [*faults(message.id, message.string)]
+                if message.id not in (message.string, *NO_TERM):
+                    found += other_words(message.id, said, words)
+                for fault in found:
                     bad += 1
                     print(
                         f"{path.relative_to(ROOT)}:{message.lineno}: {message.id[:60]!r}: {fault}"
@@ -206,6 +268,19 @@ def write_taiwan(folder):
         write(catalog, folder / "zh_TW" / path.relative_to(LOCALE / LANGUAGE))
 
 
+@functools.cache
+def interface(language):
+    """Return the translations of what stands around the text of the book, message -> text."""
+    if language == "en":
+        return {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) if language == "zh_TW" else LOCALE
+        if language == "zh_TW":
+            write_taiwan(folder)
+        with path_of(INTERFACE, language, folder).open("rb") as file:
+            return {one.id: one.string for one in read_po(file)}
+
+
 def settings(language, path):
     """Write the settings of the book in a language: those of _config.yml with the language and its title."""
     folder = LOCALE
@@ -213,8 +288,7 @@ def settings(language, path):
         folder = path.parent / "locale"
         write_taiwan(folder)
     config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
-    with path_of(INTERFACE, language, folder).open("rb") as file:
-        known = {one.id: one.string for one in read_po(file)}
+    known = interface(language)
     config["title"] = known[config["title"]]
     config["html"]["extra_footer"] = known[config["html"]["extra_footer"].strip()]
     config["sphinx"]["local_extensions"] = {"course": str(ROOT / "_ext")}
@@ -245,6 +319,8 @@ def main(arguments):
         return update()
     if arguments[0] == "--check":
         return check()
+    if arguments[0] == "--shares":
+        return shares()
     if arguments[0] == "--settings":
         return settings(arguments[1], Path(arguments[2]))
     return switch(Path(arguments[1]))

@@ -42,8 +42,8 @@ def test_every_text_of_a_question_is_a_message(path):
 
 
 def test_the_template_names_where_a_message_stands(tmp_path):
-    assert texts.main([str(tmp_path / "course.pot")]) == 0
-    written = (tmp_path / "course.pot").read_text(encoding="utf-8")
+    assert texts.main([str(tmp_path)]) == 0
+    written = (tmp_path / "texts.pot").read_text(encoding="utf-8")
     assert "#: mha_course/questions/00_orientation.md:" in written
     assert "#: mha_course/exercises/scoring.md:" in written
     assert "#: mha_course/questions/why/02_scoring_functions.md:" in written

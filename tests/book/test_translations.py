@@ -5,14 +5,17 @@ import re
 import shutil
 import subprocess
 
+import drawings
 import languages
 import pytest
 import translate
 from babel.messages.pofile import read_po
 from playwright.sync_api import expect
+from sphinx.application import Sphinx
 from test_book import PAGES
 
 from conftest import ROOT
+from mha_course.pictures.drawing import svg, text
 
 CATALOGS = sorted((translate.LOCALE / translate.LANGUAGE).rglob("*.po"))
 
@@ -35,6 +38,32 @@ def test_no_translation_has_lost_or_added_anything(capsys):
 ])  # fmt: skip
 def test_a_fault_of_a_translation_is_named(english, chinese, said):
     assert said in [*translate.faults(english, chinese)]
+
+
+def test_the_share_of_translated_messages_counts_no_fuzzy_one(monkeypatch, capsys):
+    texts = [f"Sentence {word}." for word in ("one", "two", "three", "four")]
+    template, known = translate.Catalog(), translate.Catalog(locale="zh_CN")
+    for sentence in (*texts, "$x$"):
+        template.add(sentence)
+    known.add(texts[0], "一")
+    known.add(texts[1], "二", flags=["fuzzy"])
+    monkeypatch.setattr(translate, "read", lambda domain: known)
+    monkeypatch.setattr(translate, "extracted", lambda: {"page": template})
+    translate.main(["--shares"])
+    assert "zh_CN: 25.0% of 4 messages" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("english", "chinese", "lost"), [
+    ("Each query has a key.", "每个查询有一个索引。", ["key"]),
+    ("The queries of *flash attention*", "*flash attention* 的提问", ["query"]),
+    ("It takes exponentials of scores.", "它对得分求指数。", ["exponential"]),
+    ("Self-attention with `key` and {value}", "带 `key` 和 {value} 的自我关注", ["self-attention"]),
+    ("Two heads: (batch, heads)", "两个头：(batch, heads)", []),
+    ("A keyboard, a monkey, a heading", "键盘、猴子、标题", []),
+])  # fmt: skip
+def test_a_term_of_the_glossary_that_a_translation_lacks_is_named(english, chinese, lost):
+    found = [*translate.other_words(english, chinese, translate.terms())]
+    assert [fault.split("'")[1] for fault in found] == lost
 
 
 def test_a_faultless_translation_has_no_fault():
@@ -77,6 +106,40 @@ def test_a_changed_sentence_is_marked_with_the_old_one_beside_it(tmp_path):
     assert json.dumps(new, ensure_ascii=False) in text
 
 
+CONF = """extensions, language, locale_dirs = ["myst_parser"], "zh_CN", ["locale"]
+import languages
+def setup(app): app.add_transform(languages.MarkUntranslated)"""
+FIVE = "# One\n\nIt is *two*.\n\nSoftmax\n\n$$x$$\n\nIt is five, new.\n"
+
+
+def test_what_is_still_english_is_marked(tmp_path):
+    """A changed sentence is, a formula and a name that is alike in Chinese are not."""
+    (tmp_path / "conf.py").write_text(CONF)
+    (tmp_path / "index.md").write_text(FIVE)
+    translations = translate.Catalog(locale="zh_CN")
+    for english, chinese in {"One": "一", "It is *two*.": "这是*二*。", "Softmax": "Softmax"}.items():
+        translations.add(english, chinese)
+    translations.add("It is five, new.", "这是五。", flags=["fuzzy"])
+    translate.write(translations, translate.path_of("index", "zh_CN", tmp_path / "locale"))
+    app = Sphinx(tmp_path, tmp_path, tmp_path / "out", tmp_path / "out", "html", status=None)
+    app.build()
+    page = (tmp_path / "out/index.html").read_text("utf-8")
+    assert re.findall(r'class="untranslated[^>]*>(.*?)<', page) == ["It is five, new."]
+    assert "<p>这是<em>二</em>。</p>" in page
+
+
+def test_the_labels_of_a_drawing_are_translated_and_its_words_of_a_sentence_are_not():
+    drawing = svg(20, 10, "A 'key' & a query", text(5, 5, "key"), text(9, 9, "the")) + "<span>mask →</span>"
+    assert drawings.labels(drawing) == ["key", "the", "mask →", "A 'key' & a query"]
+    assert drawings.labels("<p>No drawing <span>here</span></p>") == []
+    known = {"key": "键", "mask →": "掩码 →", "A 'key' & a query": "“键”与 <查询>", "the": "the"}
+    cell = {"outputs": [{"data": {"text/html": [drawings.as_images(drawing)]}}]}
+    languages.translate_outputs({"metadata": {}, "cells": [cell]}, {}, known)
+    page = cell["outputs"][0]["data"]["text/html"]
+    assert drawings.labels(page) == ["键", "the", "掩码 →", "“键”与 <查询>"]
+    assert "&lt;查询&gt;" in page
+
+
 def test_questions_are_translated_in_the_widget_and_in_what_stands_in_for_it():
     question = "What *is* hidden, `a`?"
     notebook = {
@@ -86,7 +149,7 @@ def test_questions_are_translated_in_the_widget_and_in_what_stands_in_for_it():
             "<ol><li><p>What <em>is</em> hidden, <code>a</code>?</p><ul><li>a &lt; b</li></ul></li></ol>",
         ]}}]}],
     }  # fmt: skip
-    languages.translate_outputs(notebook, {question: "什么*是*不可见的，`a`？", "a < b": "甲 < 乙"})
+    languages.translate_outputs(notebook, {question: "什么*是*不可见的，`a`？", "a < b": "甲 < 乙"}, {})
     [model] = notebook["metadata"]["widgets"][languages.STATES]["state"].values()
     [asked] = model["state"]["questions"]
     assert asked == {"text": "什么*是*不可见的，`a`？", "choices": ["甲 < 乙", "not known"]}
@@ -152,6 +215,19 @@ def test_the_book_in_chinese_is_the_same_book(chinese):
             same = [sorted(re.findall(pattern, page, re.DOTALL)) for page in (english, other)]
             assert same[0] == same[1], name
         assert len(other.encode()) < 1.15 * len(english.encode()), name
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_nothing_in_chinese_is_marked_as_open_and_no_label_is_english(chinese):
+    """What is still English in a drawing is a word of a sentence, a name or code, which its catalog says."""
+    same = {one.id for one in translate.read(translate.DRAWINGS) if one.id == one.string}
+    for name in PAGES:
+        page = (chinese / "zh_CN" / name).read_text("utf-8")
+        assert 'class="untranslated' not in page, name
+        drawn = re.findall(r"<text\b[^>]*>(.*?)</text>", page, re.DOTALL)
+        labels = [one for one in drawn if translate.has_words(one) and not re.search("[\u4e00-\u9fff]", one)]
+        assert set(labels) <= same, name
 
 
 @pytest.mark.slow
