@@ -152,11 +152,14 @@ translate: .venv/ready ## write new messages into the translations in locale/, a
 
 # The book to take along: on paper, in an e-reader, or as it is, from disk. Chromium makes the first two, and the slides.
 ALONG := multi-head-attention
-pdf: needs book machine .venv/paper ## the whole book on paper, as one PDF in _build/; three minutes
-	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).pdf
+# The file of a target: of the English book, or instead one of each book in LANGUAGE, with the language in its name.
+TAKE = $(if $(LANGUAGE),$(foreach one,$(LANGUAGE),$(BIN)/python tools/paper.py $(BOOK)/$(one) _build/$(ALONG)-$(one).$@ &&) \
+  true,$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).$@)
+pdf: needs book machine .venv/paper ## the whole book on paper, as one PDF in _build/; three minutes (LANGUAGE=zh_CN: in Chinese)
+	$(TAKE)
 
 epub: needs book machine .venv/paper ## the whole book for e-readers, in _build/
-	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).epub
+	$(TAKE)
 
 zip: book ## the whole book as it is, to be opened from disk, in _build/
 	@ln -sfn html _build/$(ALONG)

@@ -99,15 +99,31 @@ class MarkUntranslated(SphinxTransform):
                     node["classes"].append("untranslated")
 
 
-def translated(value, known):
-    """Return a value of JSON in which each string that is a known message is replaced."""
+def translated(value, known, words=False):
+    """Return a value of JSON in which each string that is a known message is replaced.
+
+    One word may also be a value that only the widget's code knows. Choices are always words for a reader.
+    """
     if isinstance(value, str):
-        return known.get(value, value)
+        return known[value] if value in known and (words or " " in value) else value
     if isinstance(value, list):
-        return [translated(one, known) for one in value]
+        return [translated(one, known, words) for one in value]
     if isinstance(value, dict):
-        return {key: translated(one, known) for key, one in value.items()}
+        return {
+            key: translated(one, known, key == "choices") for key, one in value.items()
+        }
     return value
+
+
+def paragraph(text, written):
+    """Return the translation of a paragraph, which may be a short answer with an explanation behind it."""
+    if text in written:
+        return written[text]
+    for stop in re.finditer(r"\. ", text):
+        answer, explanation = text[: stop.start()], text[stop.end() :]
+        if explanation in written:
+            return f"{written.get(answer, answer)}。{written[explanation]}"
+    return text
 
 
 def translate_outputs(notebook, known, drawn):
@@ -123,7 +139,7 @@ def translate_outputs(notebook, known, drawn):
             data = output.get("data", {})
             if HTML in data:
                 page = PARAGRAPH.sub(
-                    lambda found: found[1] + written.get(found[3], found[3]),
+                    lambda found: found[1] + paragraph(found[3], written),
                     "".join(data[HTML]),
                 )
                 data[HTML] = with_labels(page, drawn) if "<svg" in page else page
@@ -133,11 +149,7 @@ def translate_notebook(app, docname, source):
     """Translate what Sphinx leaves as it is in a notebook."""
     if is_other(app) and Path(app.env.doc2path(docname)).suffix == ".ipynb":
         notebook = json.loads(source[0])
-        # One word may also be a value that only the widget's code knows.
-        known = {
-            text: other for text, other in catalog(app, "texts").items() if " " in text
-        }
-        translate_outputs(notebook, known, catalog(app, "drawings"))
+        translate_outputs(notebook, catalog(app, "texts"), catalog(app, "drawings"))
         source[0] = json.dumps(notebook, ensure_ascii=False)
 
 

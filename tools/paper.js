@@ -2,9 +2,11 @@
 //
 // tools/paper.py runs this in an empty page at the book's address. It reads the pages as text, so none of their scripts
 // run. Each page becomes a section. What needs a mouse or a keyboard is removed, what is folded is opened, and solutions
-// and answers move to the end; a link at each end leads to the other.
+// and answers move to the end; a link at each end leads to the other. For a book in another language, tools/paper.py
+// translates whole strings.
 
-const SOLUTION = /^(Show solution|Solution|Answer|Why the tempting answer fails)/;
+const SOLUTIONS = ["Show solution", "Solution", "Answer", "Why the tempting answer fails"];
+const SOLUTION = new RegExp("^(" + SOLUTIONS.join("|") + ")");
 const USELESS = `script, style, button, input, .headerlink, .open-in-colab, .only-in-colab, .widget-host, .way-and-caption,
   .toctree-wrapper, .flow > label, .tile-steps > label`;
 const UNUSED = ["for", "aria-labelledby", "aria-describedby", "aria-controls", "loading", "tabindex"];
@@ -156,7 +158,7 @@ async function makeBook({ title, author, version, site }) {
     make("section", { id: "contents", class: "page" }, make("h1", {}, "Contents"), make("nav", {}, contents)),
     ...sections);
   const heads = sections.map((root) => `#${root.id} { page: ${root.id} }
-    @page ${root.id} { @top-right { content: ${JSON.stringify(root.querySelector("h1").textContent)}; font: 9pt Text; } }`);
+    @page ${root.id} { @top-right { content: ${JSON.stringify(root.querySelector("h1").textContent)}; font: 9pt Text, Hanzi; } }`);
   document.head.append(make("title", {}, title), make("style", {}, heads.join("\n")));
   for (const link of all(document, '[href^="#"]')) {
     const id = link.getAttribute("href").slice(1);

@@ -1,4 +1,4 @@
-"""Make one PDF or one EPUB of the built book.
+"""Make one PDF or one EPUB of the built book, in the language of its pages.
 
     python tools/paper.py BOOK TARGET.pdf|TARGET.epub
 
@@ -25,6 +25,8 @@ import matplotlib
 import yaml
 from playwright.sync_api import Error, sync_playwright
 from set_repository import book_address, read_address
+from texts import with_strings
+from translate import interface
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -36,16 +38,17 @@ EPUBCHECK = Path("/usr/share/java/epubcheck.jar")  # from Debian's package
 
 SHEETS = "_static/pygments.css _static/equations.css paper.css paper_pages.css".split()
 EMPTY = (
-    '<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">'
+    '<!doctype html><html lang="LANGUAGE" data-theme="light"><meta charset="utf-8">'
     + "".join(f'<link rel="stylesheet" href="{sheet}">' for sheet in SHEETS)
 )
 CONTAINER = """<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
 <rootfile full-path="book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
-XHTML = """<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><title>{}</title>
+XHTML = """<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml" lang="{}"><head><title>{}</title>
 <link rel="stylesheet" href="paper.css"/></head><body>{}</body></html>"""
-PACKAGE = """<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id" xml:lang="en">
+PACKAGE = """<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id"
+xml:lang="{language}">
 <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:identifier id="id">{site}/{version}</dc:identifier>
-<dc:title>{title}</dc:title><dc:creator>{author}</dc:creator><dc:language>en</dc:language>
+<dc:title>{title}</dc:title><dc:creator>{author}</dc:creator><dc:language>{language}</dc:language>
 <dc:date>{now:%Y-%m-%d}</dc:date><dc:rights>{rights}</dc:rights>
 <meta property="dcterms:modified">{now:%Y-%m-%dT%H:%M:%SZ}</meta>{access}</metadata>
 <manifest>{items}</manifest><spine>{spine}</spine></package>"""
@@ -63,13 +66,22 @@ ITEM = '<item id="i{}" href="{}" media-type="{}" properties="{}"/>'
 KINDS = {".xhtml": "application/xhtml+xml", ".css": "text/css", ".png": "image/png"}
 
 
-def about_the_book():
-    """Return what the cover says: title, author, version and site."""
+def language_of(book):
+    """Return the language of a book's pages, such as zh_CN."""
+    start = (book / "index.html").read_text("utf-8")[:500]
+    found = re.search(r'<html[^>]* lang="([\w-]+)"', start)
+    return found[1].replace("-", "_") if found else "en"
+
+
+def about_the_book(language="en"):
+    """Return what the cover says: title, author, version and site; and the language, as browsers name it."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     about = {name: config[name] for name in ("title", "author")}
-    site = book_address(read_address()[0])
-    return about | {"version": project["project"]["version"], "site": site}
+    about["title"] = interface(language).get(about["title"], about["title"])
+    site = book_address(read_address()[0]) + f"/{language}" * (language != "en")
+    about |= {"version": project["project"]["version"], "site": site}
+    return about | {"language": language.replace("_", "-")}
 
 
 @contextmanager
@@ -102,12 +114,14 @@ def gather(browser, book):
         route.fulfill(**(found or [{"status": 404}])[0])
 
     page.route("**/*", answer)
-    page.route(
-        ADDRESS, lambda route: route.fulfill(body=EMPTY, content_type="text/html")
-    )
+    language = language_of(book)
+    about = about_the_book(language)
+    empty = {"body": EMPTY.replace("LANGUAGE", about["language"])}
+    page.route(ADDRESS, lambda route: route.fulfill(**empty, content_type="text/html"))
     page.goto(ADDRESS)
-    page.add_script_tag(path=HERE / "paper.js")
-    page.evaluate("about => makeBook(about)", about_the_book())
+    script = (HERE / "paper.js").read_text(encoding="utf-8")
+    page.add_script_tag(content=with_strings(script, interface(language)))
+    page.evaluate("about => makeBook(about)", about)
     return page
 
 
@@ -131,13 +145,21 @@ def page_numbers(file):
     return {name[1:]: page_of[place[0].objgen] for name, place in places}
 
 
+def look_for_typefaces(language):
+    """Say that no typeface here has Chinese characters; SystemExit if the whole book consists of them."""
+    if shutil.which("fc-list"):
+        command = ["fc-list", ":lang=zh"]
+        if not subprocess.run(command, capture_output=True).stdout:
+            missing = "No typeface here has Chinese characters. Debian: fonts-wqy-microhei."
+            if language != "en":
+                sys.exit(missing)
+            print(missing)
+
+
 def write_pdf(browser, book, target):
     """Print the book with its page numbers, and store it in a third of the size."""
     import pikepdf  # only the PDF needs it, and `make test` does not install it
 
-    typefaces = ["fc-list", ":lang=zh"] if shutil.which("fc-list") else ["echo", "some"]
-    if not subprocess.run(typefaces, capture_output=True).stdout:
-        print("No typeface here has Chinese characters. Debian: fonts-noto-cjk.")
     numbers = {}
     for _ in range(2):
         file = pikepdf.open(io.BytesIO(print_pages(browser, book, numbers)))
@@ -153,8 +175,12 @@ def write_epub(browser, book, target):
     page = gather(browser, book)
     cover = page.locator("#cover").screenshot()
     chapters = page.evaluate("() => filesForReaders()")
+    language = language_of(book)
+    about = {name: escape(text) for name, text in about_the_book(language).items()}
     files = {
-        f"{one['name']}.xhtml": XHTML.format(escape(one["title"]), one["text"])
+        f"{one['name']}.xhtml": XHTML.format(
+            about["language"], escape(one["title"]), one["text"]
+        )
         for one in chapters
     }
     spine = [f'<itemref idref="i{number}"/>' for number in range(len(files))]
@@ -173,10 +199,13 @@ def write_epub(browser, book, target):
         kind = KINDS[Path(name).suffix]
         item = ITEM.format(number, name, kind, " ".join(has))
         items.append(item.replace(' properties=""', ""))
-    about = {name: escape(text) for name, text in about_the_book().items()}
-    access = [f'<meta property="schema:{name}">{text}</meta>' for name, text in ACCESS]
+    known = interface(language)
+    access = [
+        f'<meta property="schema:{name}">{known.get(text, text)}</meta>'
+        for name, text in ACCESS
+    ]
     about |= {"items": "".join(items), "spine": "".join(spine)}
-    about |= {"rights": RIGHTS, "access": "".join(access)}
+    about |= {"rights": known.get(RIGHTS, RIGHTS), "access": "".join(access)}
     package = PACKAGE.format(now=datetime.datetime.now(datetime.UTC), **about)
     files |= {"META-INF/container.xml": CONTAINER, "book.opf": package}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
@@ -197,6 +226,7 @@ def main(arguments):
     book, target = map(Path, arguments)
     new = target.with_name(f"new-{target.name}")
     write = {".pdf": write_pdf, ".epub": write_epub}[target.suffix]
+    look_for_typefaces(language_of(book))
     with open_browser() as browser:
         write(browser, book, new)
     new.replace(target)

@@ -278,7 +278,7 @@ def interface(language):
         if language == "zh_TW":
             write_taiwan(folder)
         with path_of(INTERFACE, language, folder).open("rb") as file:
-            return {one.id: one.string for one in read_po(file)}
+            return {one.id: one.string for one in read_po(file) if one.id}
 
 
 def settings(language, path):

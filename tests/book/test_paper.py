@@ -1,6 +1,8 @@
 """The book to take along: what a reader sees in the PDF and the EPUB of a small book, and of the whole."""
 
 import re
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -53,6 +55,43 @@ def small(tmp_path):
         return tmp_path
 
     return make
+
+
+FONTS = shutil.which("fc-list")
+FAMILY = "WenQuanYi Micro Hei"
+HAS_CHINESE = FONTS and subprocess.run([FONTS, FAMILY], capture_output=True).stdout != b""
+CHINESE = """<details><summary>提示 1</summary><p>再看一遍。</p></details><p><em>键</em>与 query</p>
+<details class="above-input"><summary><p class="collapsed">显示参考解答</p></summary>
+<pre>return 42  # 答案</pre></details>
+<details class="above-input"><summary>显示代码</summary><pre>plot()</pre></details>"""
+
+
+@pytest.fixture
+def chinese(small):
+    """A small book whose pages are in Chinese."""
+    book = small(one=CHINESE, two="<p>值</p>")
+    for path in book.rglob("*.html"):
+        path.write_text(f'<!DOCTYPE html><html lang="zh-CN">{path.read_text("utf-8")}</html>', "utf-8")
+    return book
+
+
+def chinese_faults(pdf):
+    """What keeps a reader from reading, searching or copying the Chinese of a PDF."""
+    reader, chinese = PdfReader(pdf), 0
+    if reader.root_object.get("/Lang") != "zh-CN":
+        yield f"the language is {reader.root_object.get('/Lang')}"
+    for number, page in enumerate(reader.pages, 1):
+        for font in page["/Resources"].get("/Font", {}).values():
+            if "/CharProcs" in font.get_object():  # letters made bold, which are drawings
+                continue
+            described = font.get_object().get("/DescendantFonts", [font])[0].get_object()["/FontDescriptor"]
+            if not {"/FontFile", "/FontFile2", "/FontFile3"} & described.keys():
+                yield f"a typeface on page {number} is not embedded"
+        chinese += bool(re.search("[\u4e00-\u9fff]", page.extract_text()))
+        if radicals := re.findall("[\u2e80-\u2fdf]", page.extract_text()):
+            yield f"page {number} cannot be searched: {radicals}"
+    if chinese < 0.7 * len(reader.pages):  # the others are code or docstrings
+        yield f"only {chinese} of {len(reader.pages)} pages have Chinese"
 
 
 @pytest.fixture
@@ -172,6 +211,33 @@ def test_the_epub_has_all_pages_with_mathml_pictures_and_links(small):
         assert len(ids) == len(set(ids))
         for target, place in re.findall(r'(?:href|src)="(?!https?:)([^"#]+)#?([^"]*)"', text):
             assert target in names and (not place or f'id="{place}"' in texts[target])
+
+
+@pytest.mark.skipif(not HAS_CHINESE, reason="fonts-wqy-microhei is not installed")
+def test_a_chinese_book_is_chinese_on_paper(chinese):
+    paper.main([chinese, chinese / "book.pdf"])
+    assert [*chinese_faults(chinese / "book.pdf")] == []
+    text = "\n".join(page.extract_text() for page in PdfReader(chinese / "book.pdf").pages)
+    for said in ("多头注意力：可以运行的课程", "目录", "再看一遍。", "参考解答与答案", "/zh_CN"):
+        assert said in text
+    assert len(re.findall(r"参考解答 +1 · 第 +\d+ 页", text)) == 2
+    assert "plot()" not in text
+    paper.main([chinese, chinese / "book.epub"])
+    with zipfile.ZipFile(chinese / "book.epub") as file:
+        package, page = (file.read(name).decode() for name in ("book.opf", "p-one.xhtml"))
+    assert "<dc:language>zh-CN</dc:language>" in package and "文字与图：CC BY 4.0" in package
+    assert 'lang="zh-CN"' in page and "提示 1" in page and "return 42" not in page
+
+
+@pytest.mark.skipif(not FONTS, reason="nothing here lists typefaces")
+def test_without_a_chinese_typeface_a_chinese_book_is_not_made(chinese, tmp_path, monkeypatch):
+    (tmp_path / "no_fonts.conf").write_text("<fontconfig></fontconfig>")
+    monkeypatch.setenv("FONTCONFIG_FILE", str(tmp_path / "no_fonts.conf"))
+    with pytest.raises(
+        SystemExit, match="No typeface here has Chinese characters. Debian: fonts-wqy-microhei."
+    ):
+        paper.main([chinese, chinese / "book.pdf"])
+    assert not (chinese / "book.pdf").exists()
 
 
 @pytest.mark.skipif(not paper.EPUBCHECK.exists(), reason="epubcheck is not installed")

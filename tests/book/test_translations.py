@@ -7,12 +7,15 @@ import subprocess
 
 import drawings
 import languages
+import paper
 import pytest
 import translate
 from babel.messages.pofile import read_po
 from playwright.sync_api import expect
+from pypdf import PdfReader
 from sphinx.application import Sphinx
 from test_book import PAGES
+from test_paper import HAS_CHINESE, chinese_faults
 
 from conftest import ROOT
 from mha_course.pictures.drawing import svg, text
@@ -160,6 +163,22 @@ def test_questions_are_translated_in_the_widget_and_in_what_stands_in_for_it():
     )
 
 
+def test_an_answer_of_one_word_and_what_follows_it_are_translated():
+    known = {"yes": "是", "Keys are hidden. So are values.": "键不可见。值也是。"}
+    state = {"questions": [{"choices": ["yes", "(3, 7)"]}], "mode": "yes"}
+    page = "<p>{}. Keys are hidden. So are values.</p>"
+    page = page.format("yes") + page.format("(3, 7)") + "<li>yes</li>"
+    notebook = {
+        "metadata": {"widgets": {languages.STATES: {"state": {"one": {"state": state}}}}},
+        "cells": [{"outputs": [{"data": {"text/html": [page]}}]}],
+    }
+    languages.translate_outputs(notebook, known, {})
+    [model] = notebook["metadata"]["widgets"][languages.STATES]["state"].values()
+    assert model["state"] == {"questions": [{"choices": ["是", "(3, 7)"]}], "mode": "yes"}
+    said = notebook["cells"][0]["outputs"][0]["data"]["text/html"]
+    assert said == "<p>是。键不可见。值也是。</p><p>(3, 7)。键不可见。值也是。</p><li>是</li>"
+
+
 def test_a_whole_string_of_a_script_is_translated():
     code = 'label(\'Head\', "Head", `${n} heads`, `one ${n} heads`); // "Head"'
     known = {"Head": "头", "${n} heads": "${n} 个头"}
@@ -228,6 +247,20 @@ def test_nothing_in_chinese_is_marked_as_open_and_no_label_is_english(chinese):
         drawn = re.findall(r"<text\b[^>]*>(.*?)</text>", page, re.DOTALL)
         labels = [one for one in drawn if translate.has_words(one) and not re.search("[\u4e00-\u9fff]", one)]
         assert set(labels) <= same, name
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+@pytest.mark.skipif(not HAS_CHINESE, reason="fonts-wqy-microhei is not installed")
+def test_the_chinese_book_is_whole_on_paper(chinese, tmp_path):
+    book = chinese / "zh_CN"
+    for name in ("book.pdf", "book.epub"):
+        paper.main([book, tmp_path / name])
+        assert (tmp_path / name).stat().st_size < 40e6
+    assert [*chinese_faults(tmp_path / "book.pdf")] == []
+    outline = [one.title for one in PdfReader(tmp_path / "book.pdf").outline if not isinstance(one, list)]
+    assert (outline[0], outline[-1]) == ("目录", "参考解答与答案")
+    assert any("多头注意力" in title for title in outline)
 
 
 @pytest.mark.slow
