@@ -6,9 +6,8 @@
 Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of puzzles,
 and the step-by-step texts of pictures are Markdown files of the package, which this script reads paragraph by
 paragraph; of exercises it reads the mistakes and the labels of the cases, without their code. A sentence in
-code, for example in a drawing, cannot be extracted, unless it is a whole string of JavaScript that somebody has
-put into `widgets.po`; tests/book/test_texts.py lists the files that have others, so that no file joins them
-unnoticed.
+code, for example in a drawing, cannot be extracted, unless it is a whole string of JavaScript that stands in
+`widgets.po`; tests/book/test_texts.py lists the files that have others, so that none joins them unnoticed.
 """
 
 import ast
