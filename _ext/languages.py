@@ -22,6 +22,9 @@ PARAGRAPH = re.compile(
     r"(<(p|li|summary)>)((?:(?!</?(?:p|li|[uo]l|details|summary)\b).)*)(?=</\2>)"
 )
 
+# Elsewhere in the state of a widget, one word may be a value that only its code knows.
+ONE_WORD = {"tasks", "names", "measure", "choices", "columns", "states", "sentences"}
+
 CHINESE = "\u4e00-\u9fff"
 SPLIT = """function splitQuery(query) {
   const words = query.match(/[CHINESE]+|(?:(?![CHINESE])[\\p{Letter}\\p{Number}_])+/gu) ?? [];
@@ -71,14 +74,22 @@ def is_other(app):
     return app.config.language != "en"
 
 
-def translated(value, known):
-    """Return a value of JSON in which each string that is a known message is replaced."""
+def translated(value, known, name=""):
+    """Return a value of JSON in which each string that is a known message is replaced.
+
+    One word is a message only under one of the names in ONE_WORD.
+    """
     if isinstance(value, str):
-        return known.get(value, value)
+        may_be_value = " " not in value and name not in ONE_WORD
+        return value if may_be_value else known.get(value, value)
     if isinstance(value, list):
-        return [translated(one, known) for one in value]
+        return [translated(one, known, name) for one in value]
     if isinstance(value, dict):
-        return {key: translated(one, known) for key, one in value.items()}
+        inside = name == "sentences"  # whose names are those of the messages
+        return {
+            key: translated(one, known, name if inside else key)
+            for key, one in value.items()
+        }
     return value
 
 
@@ -103,11 +114,7 @@ def translate_notebook(app, docname, source):
     """Translate what Sphinx leaves as it is in a notebook."""
     if is_other(app) and Path(app.env.doc2path(docname)).suffix == ".ipynb":
         notebook = json.loads(source[0])
-        # One word may also be a value that only the widget's code knows.
-        known = {
-            text: other for text, other in catalog(app, "texts").items() if " " in text
-        }
-        translate_outputs(notebook, known)
+        translate_outputs(notebook, catalog(app, "texts") | catalog(app, "labels"))
         source[0] = json.dumps(notebook, ensure_ascii=False)
 
 
@@ -127,10 +134,17 @@ def code_translator(app):
 
 
 def with_strings(code, known):
-    """Return JavaScript in which each string that is a known message is replaced."""
-    return JS_STRING.sub(
-        lambda found: found[1] + known.get(found[2], found[2]) + found[1], code
-    )
+    """Return JavaScript in which each string that is a known message is replaced.
+
+    One word in lower case may also be a value; it is a message only between backticks.
+    """
+
+    def replaced(found):
+        quote, text = found.groups()
+        may_be_value = quote == '"' and re.fullmatch("[a-z]+", text)
+        return quote + (text if may_be_value else known.get(text, text)) + quote
+
+    return JS_STRING.sub(replaced, code)
 
 
 def translate_interface(app):
@@ -158,10 +172,7 @@ def translate_scripts(app):
     if is_other(app):
         known = catalog(app, "widgets")
         static = Path(app.outdir, "_static")
-        for path in [
-            *static.glob("in_page/*.js"),
-            *(static / one.name for one in ROOT.glob("_static/*.js")),
-        ]:
+        for path in (static / one.name for one in ROOT.glob("_static/*.js")):
             path.write_text(with_strings(path.read_text("utf-8"), known), "utf-8")
         # Sphinx makes a function of a text here, which a page's policy forbids; Chinese has one plural form.
         script = static / "doctools.js"
