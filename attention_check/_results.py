@@ -170,8 +170,8 @@ def compare(
     distance = (mine - right).abs().nan_to_num(torch.inf)
     place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
     here = tuple(place)
-    said, wanted = _told_apart(mine[here], right[here])
-    return f"is {said}{_at(place)}, where {wanted} is expected"
+    is_there, expected = _told_apart(mine[here], right[here])
+    return f"is {is_there}{_at(place)}, where {expected} is expected"
 
 
 def _told_apart(mine: Tensor, right: Tensor) -> list[str]:

@@ -305,8 +305,9 @@ STAYS = {
     "names of libraries, and of their functions": "torch|numpy|jax|keras|nn[.]|HuggingFace|ONNX",
     "formulas, and products of names": "[=·×√→^_{}]",
 }
-NO_TEXT = """pre, code, kbd, script, style, noscript, svg, math, mjx-container, textarea, [lang], .math, .bibtex,
-    .mha-code, .cm-editor, .cell_output:not(:has(.mha-widget)), .widget-still, .mha-text-box, .citation"""
+NO_TEXT = """pre, code, kbd, script, style, noscript, svg, math, mjx-container, textarea, [lang], .math,
+    .bibtex, .mha-code, .cm-editor, .cell_output:not(:has(.mha-widget)), .widget-still,
+    .mha-text-box, .citation"""
 SEEN = r"""(noText) => {
   const found = new Set();
   const isEnglish = (text) => /[A-Za-z]{2,},? [a-z]{2,}/.test(text ?? "");
