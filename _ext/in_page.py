@@ -9,14 +9,18 @@ and from disk alike. npm brings Pyodide and CodeMirror, of the versions and hash
 import base64
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from docutils import nodes
+from languages import catalog, is_other, with_strings
+from verdicts import translated_exercise, translated_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
@@ -111,6 +115,8 @@ def put_buttons(app, doctree, docname):
         style, code = (
             (SOURCES / f"button.{kind}").read_text("utf-8") for kind in ("css", "js")
         )
+        if is_other(app):
+            code = with_strings(code, catalog(app, "widgets"))
         doctree += nodes.raw(
             "", f"<style>{style}</style><script>{code}</script>", format="html"
         )
@@ -125,8 +131,10 @@ def script(name, value):
     return f"(window.mhaInPage ??= {{}})[{json.dumps(name)}] = {json.dumps(value, ensure_ascii=False)};\n"
 
 
-def data_of(notebook):
+def data_of(notebook, translated=lambda exercise: exercise):
     """Return what the page needs for each of its stubs, and for each cell that can be tried.
+
+    `translated` gives a stored exercise in the language of the page.
 
     Under "statements" there are those of all cells, of which each stub and cell needs some: it may use what
     the cells above it define.
@@ -145,7 +153,7 @@ def data_of(notebook):
         checker, answer = re.search(
             r"^(check_\w+)\(\s*(\w+)", check, re.MULTILINE
         ).groups()
-        exercise = stored(exercise_of(check))
+        exercise = translated(stored(exercise_of(check)))
         found[name] = {
             "name": answer,
             "stub": CHECKER.sub("", stub),
@@ -172,9 +180,28 @@ def bundle(path, *options):
     node = shutil.which("node", path=Path(sys.executable).parent) or "node"
     command = [node, MODULES / "esbuild/bin/esbuild", path, "--log-level=warning"]
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, check=True
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NODE_PATH": str(MODULES)},
     )
     return done.stdout
+
+
+def bundle_in(app):
+    """Return the editor as one script, in the language of the book."""
+    options = "--bundle", "--minify", "--target=es2022"
+    if not is_other(app):
+        return bundle(SOURCES / "editor.js", *options)
+    # Afterwards, the variables in its sentences would have other names.
+    known, course = catalog(app, "widgets"), SOURCES.parent
+    with tempfile.TemporaryDirectory() as folder:
+        for path in [*SOURCES.glob("*.js"), *course.glob("widgets/shared/*.js")]:
+            copy = Path(folder, path.relative_to(course))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(with_strings(path.read_text("utf-8"), known), "utf-8")
+        return bundle(Path(folder, "in_page/editor.js"), *options)
 
 
 def pack_python():
@@ -189,17 +216,20 @@ def pack_python():
     return script("python", {"programs": [*map(pack, programs)], "files": packed})
 
 
-def bundle_editor():
+def bundle_editor(app):
     """Return the editor with CodeMirror as one script, after the Python files that go with it."""
     from mha_course.in_page import page_sources
 
-    editor = bundle(SOURCES / "editor.js", "--bundle", "--minify", "--target=es2022")
+    sources = page_sources()
+    if is_other(app):
+        known = [catalog(app, name) for name in ("texts", "verdicts")]
+        sources = translated_sources(sources, *known)
     chapters = map(stubs_of, sorted(ROOT.glob("chapters/*.ipynb")))
     names = [name.partition("write-") for stubs in chapters for name in stubs]
     pieces = [name for _, kind, name in names if kind]
     style = (SOURCES / "editor.css").read_text(encoding="utf-8")
-    parts = {"sources": page_sources(), "pieces": pieces, "style": style}
-    return "".join(map(script, parts, parts.values())) + editor
+    parts = {"sources": sources, "pieces": pieces, "style": style}
+    return "".join(map(script, parts, parts.values())) + bundle_in(app)
 
 
 def write_in_page(app):
@@ -208,14 +238,19 @@ def write_in_page(app):
     folder.mkdir(exist_ok=True)
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
-    (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
+    (folder / "editor.js").write_text(bundle_editor(app), encoding="utf-8")
     packages = ("mha_lib", "attention_check", "mha_course")
     code = [path for name in packages for path in ROOT.glob(f"{name}/**/*.??")]
     pages = sorted(Path(app.srcdir, "chapters").glob("*.ipynb"))
+    translated = {}
+    if is_other(app):
+        known = [catalog(app, name) for name in ("texts", "verdicts")]
+        translated = {"translated": lambda one: translated_exercise(one, *known)}
+        code += ROOT.glob("locale/**/*.po")
     for notebook in [Path(app.srcdir, "index.ipynb"), *pages]:
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])
         if target.is_file() and target.stat().st_mtime > changed:
             continue
-        if data := data_of(notebook):
+        if data := data_of(notebook, **translated):
             target.write_text(script(notebook.stem, data), encoding="utf-8")

@@ -26,6 +26,9 @@ PARAGRAPH = re.compile(
     r"(<(p|li|summary)>)((?:(?!</?(?:p|li|[uo]l|details|summary)\b).)*)(?=</\2>)"
 )
 
+# Elsewhere in the state of a widget, one word may be a value that only its code knows.
+ONE_WORD = {"tasks", "names", "measure", "choices", "columns", "states", "sentences"}
+
 CHINESE = "\u4e00-\u9fff"
 SPLIT = """function splitQuery(query) {
   const words = query.match(/[CHINESE]+|(?:(?![CHINESE])[\\p{Letter}\\p{Number}_])+/gu) ?? [];
@@ -99,18 +102,21 @@ class MarkUntranslated(SphinxTransform):
                     node["classes"].append("untranslated")
 
 
-def translated(value, known, words=False):
+def translated(value, known, name=""):
     """Return a value of JSON in which each string that is a known message is replaced.
 
-    One word may also be a value that only the widget's code knows. Choices are always words for a reader.
+    One word is a message only under one of the names in ONE_WORD.
     """
     if isinstance(value, str):
-        return known[value] if value in known and (words or " " in value) else value
+        may_be_value = " " not in value and name not in ONE_WORD
+        return value if may_be_value else known.get(value, value)
     if isinstance(value, list):
-        return [translated(one, known, words) for one in value]
+        return [translated(one, known, name) for one in value]
     if isinstance(value, dict):
+        inside = name == "sentences"  # whose names are those of the messages
         return {
-            key: translated(one, known, key == "choices") for key, one in value.items()
+            key: translated(one, known, name if inside else key)
+            for key, one in value.items()
         }
     return value
 
@@ -149,7 +155,8 @@ def translate_notebook(app, docname, source):
     """Translate what Sphinx leaves as it is in a notebook."""
     if is_other(app) and Path(app.env.doc2path(docname)).suffix == ".ipynb":
         notebook = json.loads(source[0])
-        translate_outputs(notebook, catalog(app, "texts"), catalog(app, "drawings"))
+        known = catalog(app, "texts") | catalog(app, "labels")
+        translate_outputs(notebook, known, catalog(app, "drawings"))
         source[0] = json.dumps(notebook, ensure_ascii=False)
 
 
@@ -193,10 +200,7 @@ def translate_scripts(app):
     if is_other(app):
         known = catalog(app, "widgets")
         static = Path(app.outdir, "_static")
-        for path in [
-            *static.glob("in_page/*.js"),
-            *(static / one.name for one in ROOT.glob("_static/*.js")),
-        ]:
+        for path in (static / one.name for one in ROOT.glob("_static/*.js")):
             path.write_text(with_strings(path.read_text("utf-8"), known), "utf-8")
         # Sphinx makes a function of a text here, which a page's policy forbids; Chinese has one plural form.
         script = static / "doctools.js"

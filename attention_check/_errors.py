@@ -29,7 +29,7 @@ def describe_error(error: BaseException) -> str:
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
     first += "".join(f". {clue}" for one in CLUES if (clue := one(error)))
-    return f"it raises {kind}{where}{': ' + first if first else ''}"
+    return f"it raises {kind}{where}: {first}" if first else f"it raises {kind}{where}"
 
 
 def no_way_back(error: RuntimeError) -> str:

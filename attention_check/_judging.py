@@ -252,8 +252,8 @@ class Exercise:
         troubles = {outcome.trouble for outcome in outcomes.values()}
         for case, outcome in outcomes.items():
             if outcome.hopeless:
-                where = f"for {case}, " if len(troubles) > 1 else ""
-                return where + outcome.trouble
+                several = len(troubles) > 1
+                return f"for {case}, {outcome.trouble}" if several else outcome.trouble
         fine = [case for case, outcome in outcomes.items() if not outcome.trouble]
         # The last case is seldom the simplest, and a state that an answer keeps has grown by then.
         if not fine or outcomes[fine[-1]].agrees(
@@ -276,9 +276,10 @@ class Exercise:
     def _problem(self, case: str, got: tuple[Any, ...], wanted: tuple[Any, ...]) -> str:
         if len(got) != len(wanted):
             names = ", ".join(self._title(n)[0] for n in range(len(wanted)))
-            are = "is" if len(wanted) == 1 else "are"
-            expected = f"{number_of_results(len(wanted))} ({names}) {are} expected"
-            return f"it returns {number_of_results(len(got))}, where {expected}"
+            found, due = (number_of_results(len(one)) for one in (got, wanted))
+            if len(wanted) == 1:
+                return f"it returns {found}, where {due} ({names}) is expected"
+            return f"it returns {found}, where {due} ({names}) are expected"
         numbered = enumerate(wanted)
         differences = (self._difference(case, n, got, right) for n, right in numbered)
         return next(filter(None, differences), "")
@@ -326,8 +327,10 @@ class Exercise:
         """A message about the first case that fails, and the cases that do not."""
         fails = next(case for case in problems if problems[case])
         passed = [case for case in problems if not problems[case]]
-        start = f"right for {listed(passed[:3])}, wrong" if passed else "wrong"
-        return f"{start} for {self._place(fails)}: {problems[fails]}"
+        place, problem = self._place(fails), problems[fails]
+        if not passed:
+            return f"wrong for {place}: {problem}"
+        return f"right for {listed(passed[:3])}, wrong for {place}: {problem}"
 
     def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
         """The verdict on an answer whose numbers agree with those of a reference."""
@@ -345,8 +348,10 @@ class Exercise:
             if not any(numbers.values()):
                 return not_yet(f"{wrong.name}. {wrong.cause}", wrong)
         case, problem = next(pair for pair in problems.items() if pair[1])
-        where = f"but not the gradients, for {self._place(case)}: {problem}"
-        return not_yet(f"the numbers are right, {where}")
+        place = self._place(case)
+        return not_yet(
+            f"the numbers are right, but not the gradients, for {place}: {problem}"
+        )
 
     def _with_gradients(self) -> list[str]:
         """The cases whose gradients are compared."""
@@ -411,7 +416,7 @@ class Exercise:
             for name, one in self._named(self._arguments(case)).items()
             if isinstance(one, Tensor)
         ]
-        return case + (f" ({', '.join(shapes)})" if shapes else "")
+        return f"{case} ({', '.join(shapes)})" if shapes else case
 
     def _title(self, position: int) -> tuple[str, tuple[str, ...]]:
         """Name and axes of a result."""
@@ -428,8 +433,9 @@ class Exercise:
         labels = list(self.cases)
         if len(labels) == 1:
             return f"Right in the case that was tried: {labels[0]}."
-        count = "both" if len(labels) == 2 else f"all {len(labels)}"
-        return f"Right in {count} cases{gradients}: {listed(labels)}."
+        if len(labels) == 2:
+            return f"Right in both cases{gradients}: {listed(labels)}."
+        return f"Right in all {len(labels)} cases{gradients}: {listed(labels)}."
 
 
 def randn(generator: torch.Generator, *sizes: int) -> Tensor:

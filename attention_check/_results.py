@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from io import StringIO
 from itertools import cycle, permutations
 from typing import Any
@@ -39,20 +39,21 @@ def a_kind_of(value: object) -> str:
     built_in = kind.__module__ in ("builtins", "__main__")
     name = kind.__name__ if built_in else f"{kind.__module__}.{kind.__name__}"
     name = "torch.Tensor" if kind is Tensor else name
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
 
 
 def number_of_results(number: int) -> str:
-    return f"{number} result{'s' * (number != 1)}"
+    return "1 result" if number == 1 else f"{number} results"
 
 
 def listed(labels: Sequence[str]) -> str:
     """Join labels as in "a, b and c"; if one contains a comma, semicolons separate them."""
     if len(labels) < 2:
         return "".join(labels)
-    if any("," in label for label in labels):
-        return "; ".join(labels)
-    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+    if any(comma in label for label in labels for comma in ",，"):
+        return reduce(lambda start, label: f"{start}; {label}", labels)
+    start = reduce(lambda start, label: f"{start}, {label}", labels[:-1])
+    return f"{start} and {labels[-1]}"
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
@@ -169,16 +170,17 @@ def compare(
     distance = (mine - right).abs().nan_to_num(torch.inf)
     place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
     here = tuple(place)
-    return f"is {_told_apart(mine[here], right[here], _at(place))} is expected"
+    is_there, expected = _told_apart(mine[here], right[here])
+    return f"is {is_there}{_at(place)}, where {expected} is expected"
 
 
-def _told_apart(mine: Tensor, right: Tensor, where: str) -> str:
+def _told_apart(mine: Tensor, right: Tensor) -> list[str]:
     """Two numbers with as many digits as it takes to see that they differ."""
     for digits in (2, 4, 6, 9):
         said = [f"{x.item():.{digits}g}" for x in (mine, right)]
         if said[0] != said[1]:
             break
-    return f"{said[0]}{where}, where {said[1]}"
+    return said
 
 
 def _at(place: list[int]) -> str:

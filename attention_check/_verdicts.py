@@ -100,6 +100,11 @@ def check_callable(name: str, value: object) -> None:
         raise _checks.wrong_type(name, "callable", value)
 
 
+# How a sentence ends, in English and, in a page that is translated, in Chinese.
+_ENDS = (".", "?", "!", ".)", "。", "？", "！", "。）")
+
+
 def not_yet(sentence: str, fault: Wrong | None = None) -> Verdict:
-    end = "" if sentence.endswith((".", "?", "!", ".)")) else "."
-    return Verdict(False, f"Not yet: {sentence}{end}", fault)
+    whole = sentence.endswith(_ENDS)
+    told = f"Not yet: {sentence}" if whole else f"Not yet: {sentence}."
+    return Verdict(False, told, fault)

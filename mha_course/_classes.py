@@ -77,8 +77,9 @@ def unlearned(module: Any, returned: Any) -> str:
 
 def wrong_bias(name: str, wanted: bool) -> str:
     """A sentence on a projection that has a bias without being asked for one, or has none although asked."""
-    when, has = ("with", "no") if wanted else ("without", "a")
-    return f"{when} `bias=True`, `{name}` has {has} bias. Hand it on: `nn.Linear(…, bias=bias)`"
+    if wanted:
+        return f"with `bias=True`, `{name}` has no bias. Hand it on: `nn.Linear(…, bias=bias)`"
+    return f"without `bias=True`, `{name}` has a bias. Hand it on: `nn.Linear(…, bias=bias)`"
 
 
 def is_local(answer: Any, name: str) -> bool:

@@ -191,9 +191,10 @@ def check_names(module: Any, parts: Sequence[str]) -> None:
     buffers = {name for name, _ in module.named_buffers()}
     for name in module.state_dict():
         if name not in buffers and name.partition(".")[0] not in parts:
+            saved = listed([f"`{one}`" for one in parts])
             raise FaultError(
-                f"weights are saved as `{name}`, besides {listed([f'`{one}`' for one in parts])}; "
-                "the stored weights that later pages load hold none of this name. Leave it out"
+                f"weights are saved as `{name}`, besides {saved}; the stored weights that later pages load "
+                "hold none of this name. Leave it out"
             )
 
 

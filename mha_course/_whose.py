@@ -36,9 +36,11 @@ def used_by(text: str, accepted: Collection[str], space: Mapping[str, Any]) -> s
     mine = [f"`{one}`" for one in built.__all__ if one in found and one in accepted]
     rest = (found & named) - {*accepted}
     other = [f"`{one}`" for one in built.__all__ if one in rest]
-    told = {"your": mine, "the course's": other}
-    parts = [f"{whose} {listed(several)}" for whose, several in told.items() if several]
-    return f"This uses {', and '.join(parts)}." if parts else ""
+    if mine and other:
+        return f"This uses your {listed(mine)}, and the course's {listed(other)}."
+    if mine:
+        return f"This uses your {listed(mine)}."
+    return f"This uses the course's {listed(other)}." if other else ""
 
 
 def _names_in(thing: Any) -> set[str]:

@@ -17,18 +17,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Area: (lines, files). Each file counts for the first area that matches it; a star also matches folders.
 AREAS = {
-    "Python in the page": (9_670, ["*in_page*"]),
+    "Python in the page": (9_715, ["*in_page*"]),
     "to take along": (
         870,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (4_545, ["attention_check/*.py"]),
+    "judging": (4_555, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
-    "exercises": (7_900, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
+    "exercises": (7_902, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
     "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (
-        20_895,
+        20_915,
         ["mha_course/widgets/*.js", "mha_course/widgets/*.css"],
     ),
     "pictures": (3_800, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
@@ -43,12 +43,17 @@ AREAS = {
     ),
     "course support": (4_445, ["mha_course/*.py", "mha_course/data/*.py"]),
     "languages": (
-        565,
-        ["tools/translate.py", "_ext/languages.py", "_static/languages.js"],
+        720,
+        [
+            "tools/translate.py",
+            "_ext/languages.py",
+            "_ext/verdicts.py",
+            "_static/languages.js",
+        ],
     ),
-    "tests": (46_680, ["tests/*.py"]),
+    "tests": (46_930, ["tests/*.py"]),
     "the rest": (
-        14_830,
+        14_865,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
 }

@@ -33,8 +33,8 @@ HEAD = re.compile(
 ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
 # An exercise, with the minutes in its title, and what begins another section.
-EXERCISE = re.compile(r"(?:#+ |\*\*\d).*★.*?(\d+) minutes")
-SECTION = re.compile(r"^(?=#+ |\*\*\d+ ★)", re.MULTILINE)
+EXERCISE = re.compile(r"#+ .*★.*\b(\d+) minutes")
+SECTION = re.compile(r"^(?=#+ )", re.MULTILINE)
 # Sections outside the path; each ends at the next heading of its level.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 

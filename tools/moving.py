@@ -4,6 +4,7 @@
 
 `make cards` writes _static/moving/NAME.webp and NAME-dark.webp. Each is a column of frames, through which the
 style sheet of the landing page steps: a piece is written and checked, a GPT writes, 270 heads read texts.
+The last frame alone, NAME-still.webp, is what the page shows, and loads, until somebody points at it.
 """
 
 import io
@@ -125,7 +126,9 @@ def main(names: list[str]) -> int:
                 column = Image.new("RGB", (WIDTH, HEIGHT * FRAMES))
                 for number, picture in enumerate(frames):
                     column.paste(picture, (0, number * HEIGHT))
-                column.save(FOLDER / f"{name}{ending}.webp", quality=60, method=6)
+                for picture, kind in ((column, ""), (frames[-1], "-still")):
+                    path = FOLDER / f"{name}{ending}{kind}.webp"
+                    picture.save(path, quality=60, method=6)
     return 0
 
 

@@ -34,7 +34,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 PIECE = re.compile(
     r"^\*\*Write `(\w+)`\.\*\*", re.MULTILINE
 )  # a part of the reader's own layer
-TASK = re.compile(r"(\W*(?:Exercise )?)\d+\b(.*★{1,3}.*\b\d+ minutes)")
+TASK = re.compile(r"(#+ Exercise )\d+( ★{1,3} .* \(\d+ minutes\))")
 SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
 # A progress bar would stay in the stored output as text, although it disappears from the screen.
 NO_BARS = {"TQDM_DISABLE": "1"}

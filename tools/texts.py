@@ -3,11 +3,12 @@
     python tools/texts.py FOLDER   write the messages as gettext templates: texts.pot and drawings.pot
     python tools/texts.py --left   list the sentences in code, by file
 
-Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of exercises
-and puzzles, and the step-by-step texts of pictures are Markdown files of the package, which this script reads
-paragraph by paragraph. The labels and descriptions of drawings are read from the stored notebooks. Any other
-sentence in code, for example in a widget, cannot be extracted; tests/book/test_texts.py lists the files that
-have any, so that no file joins them unnoticed.
+Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of puzzles,
+and the step-by-step texts of pictures are Markdown files of the package, which this script reads paragraph by
+paragraph; of exercises it reads the mistakes and the labels of the cases, without their code. The labels and
+descriptions of drawings are read from the stored notebooks. Any other sentence in code cannot be extracted,
+unless it is a whole string of JavaScript that stands in `widgets.po`; tests/book/test_texts.py lists the files
+that have others, so that none joins them unnoticed.
 """
 
 import ast
@@ -18,28 +19,60 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
-from babel.messages.pofile import write_po
+from babel.messages.pofile import read_po, write_po
 from drawings import labels
 from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
-    mha_course/widgets/**/*.md attention_check/*.md""".split()
+    mha_course/widgets/**/*.md mha_course/_take_home.md attention_check/*.md""".split()
+# Folders of files that list cases and known mistakes, in the form that CONTRIBUTING.md shows.
+OF_EXERCISES = ("exercises", "attention_check")
+CASE = re.compile(r"([^`*].*?): (`+).+\2")
 CODE = ("mha_course/**/*.py", "mha_course/widgets/*/*.js")
+OF_SCRIPTS = "locale/zh_CN/LC_MESSAGES/widgets.po"
 # The marker of a list item, a quotation or a heading, which is not part of the text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
+NAMED = re.compile(
+    r"- [a-z][a-z-]*: "
+)  # the name of a message, as `_messages.py` reads it
 SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")
 JS_STRING = re.compile(r'(["`])((?:(?!\1)[^\\\n]|\\.)*)\1')
 
 
 def with_strings(code: str, known: Mapping[str, str]) -> str:
-    """JavaScript in which each whole string that is a known message is replaced."""
-    return JS_STRING.sub(
-        lambda found: found[1] + known.get(found[2], found[2]) + found[1], code
-    )
+    """JavaScript in which each string that is a known message is replaced.
+
+    One word in lower case may also be a value; it is a message only between backticks.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        quote, text = found.groups()
+        may_be_value = quote == '"' and re.fullmatch("[a-z]+", text)
+        return quote + (text if may_be_value else known.get(text, text)) + quote
+
+    return JS_STRING.sub(replaced, code)
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """The paragraphs of a Markdown file, with their line numbers: items, their feedback, cells of tables."""
+    """The messages of a Markdown file, with their line numbers."""
+    yield from (items if path.parent.name in OF_EXERCISES else paragraphs)(path)
+
+
+def items(path: Path) -> Iterator[tuple[int, str]]:
+    """The mistakes of exercises, each with its cause, the labels of their cases, and messages with names."""
+    number, held = 0, ""
+    for at, line in enumerate([*path.read_text("utf-8").splitlines(), ""], 1):
+        if line.startswith("  ") and held and not line.lstrip().startswith("- "):
+            held += f" {line.strip()}"
+            continue
+        if held:
+            case = CASE.fullmatch(held[2:])
+            yield number, case[1] if case else NAMED.sub("- ", held, count=1)[2:]
+        number, held = at, line if line.startswith("- ") else ""
+
+
+def paragraphs(path: Path) -> Iterator[tuple[int, str]]:
+    """Items, their feedback, cells of tables, and what else is a paragraph."""
     held: list[str] = []
     first, deeper, fenced = 0, False, False
     for number, line in enumerate([*path.read_text("utf-8").splitlines(), ""], 1):
@@ -56,7 +89,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((number, cell) for cell in words)
         elif words:
             first, deeper = (first, deeper) if held else (number, indented)
-            marker = MARKER.match(line)
+            marker = NAMED.match(line) or MARKER.match(line)
             held.append(line[marker.end() if marker else 0 :].strip())
 
 
@@ -102,12 +135,14 @@ def sentences_in(source: str) -> Iterator[str]:
 def left_in_code() -> dict[str, list[str]]:
     """Map each file to its sentences that cannot be extracted."""
     found: dict[str, list[str]] = {}
+    with (ROOT / OF_SCRIPTS).open("rb") as file:
+        known = {message.id for message in read_po(file)}
     for path in sorted(path for pattern in CODE for path in ROOT.glob(pattern)):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".js":
-            bare = re.sub(r"(?s:/\*.*?\*/)|(?m:^\s*//.*$)", "", text)
+            bare = re.sub(r"(?s:/\*.*?\*/ ?)|(?m:^\s*//.*$)", "", text)
             strings = [match[2] for match in JS_STRING.finditer(bare)]
-            own = [string for string in strings if SENTENCE.match(string)]
+            own = [one for one in strings if SENTENCE.match(one) and one not in known]
         else:
             own = list(sentences_in(text))
         if own:

@@ -10,6 +10,7 @@ import { EditorView, highlightSpecialChars, keymap, lineNumbers } from "@codemir
 import { tags } from "@lezer/highlight";
 import { download } from "../widgets/shared/download.js";
 import { DRAFTS, withOthers } from "../widgets/shared/drafts.js";
+import { countOf } from "../widgets/shared/format.js";
 import { element, inlineText } from "../widgets/shared/frame.js";
 import { everything, recall, remember } from "../widgets/shared/store.js";
 import { createPython, PythonError } from "./python.js";
@@ -147,8 +148,8 @@ function createOthers(store, show) {
       const drop = element("button", { type: "button", text: "Remove it" });
       take.addEventListener("click", () => (show(store.swap(i)), draw()));
       drop.addEventListener("click", () => (store.drop(i), draw()));
-      const lines = text.split("\n");
-      const told = `Another text is kept, from ${from}, ${lines.length} ${lines.length === 1 ? "line" : "lines"}: `;
+      const length = countOf(text.split("\n").length, "1 line", "# lines");
+      const told = `Another text is kept, from ${from}, ${length}: `;
       const preview = element("pre", { text });
       const seen = element("details", {}, element("summary", { text: "See it" }), preview);
       return element("div", {}, element("p", { text: told }), element("div", { class: "write-here-bar" }, take, drop), seen);
@@ -163,7 +164,7 @@ function createOthers(store, show) {
  * @param {Stub} stub @param {string} draft @param {(draft: string) => void} keep @param {() => void} run @param {() => void} check
  */
 function createView(stub, draft, keep, run, check) {
-  const help = `${titleOf(stub)}. ${HELP}${stub.check ? ", Ctrl and Enter checks it" : ""}.`;
+  const help = stub.check ? `${titleOf(stub)}. ${HELP}, Ctrl and Enter checks it.` : `${titleOf(stub)}. ${HELP}.`;
   // The cursor begins at what is to be filled in.
   const dots = draft === stub.stub && stub.check ? /^ *(\.\.\.)(?= *(#|$))/m.exec(draft) : null;
   const start = dots ? dots.index + dots[0].length - 3 : 0;

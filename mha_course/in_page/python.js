@@ -3,8 +3,8 @@
 import { createKernels } from "./kernels.js";
 import { unpack, work } from "./worker.js";
 
-/** Milliseconds after which code counts as an endless loop. */
-const PATIENCE = 5000;
+/** Milliseconds after which code counts as an endless loop: much more than a check takes on a busy machine in Safari. */
+const PATIENCE = 20_000;
 
 /** What browsers say of calls within calls for which they have no room; Python has then ended with them. */
 const TOO_DEEP = /call stack|recursion/;

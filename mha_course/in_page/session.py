@@ -40,7 +40,8 @@ from mha_course import _classes, _pieces, built
 from mha_course._exercise import CourseExercise
 from mha_course._whose import used_by
 
-FILE = "your code"
+YOURS = "your "  # begins the names of files that hold what the reader has written
+FILE = f"{YOURS}code"
 # A verdict names no line of these: the reader sees the pieces of the course folded, or not at all.
 _errors.NOT_THE_READERS += (built.__name__, "the page", "check")
 MOST = 20_000  # characters of output that are kept
@@ -194,7 +195,7 @@ def _answered(asked):
     exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
     with redirect_stdout(Output()):
         for name, text in asked["pieces"].items():
-            _run(text, f"your {name}", space)
+            _run(text, YOURS + name, space)
         _offer(space)
         # An answer that is checked must not need the page, because other pages use it.
         if not asked["check"]:
@@ -253,8 +254,8 @@ def _told(error):
         lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
     told = []
     for file, number, function, line in lines:
-        if file.startswith("your "):
-            whose = "" if file == FILE else f" of {file}"
+        if file.startswith(YOURS):
+            whose = "" if file == FILE else f" of your {file.removeprefix(YOURS)}"
             inside = f", in {function}" if function not in (None, "<module>") else ""
             told.append(f"Line {number}{whose}{inside}:\n    {line}")
     told = [*dict.fromkeys(told)]  # a recursion repeats a line

@@ -68,7 +68,7 @@ function buildCurves({ arms, steps, highest, floor }) {
       const points = own.map((loss, step) => `${((WIDTH * step) / (steps - 1)).toFixed(1)},${yOf(loss)}`);
       lines[i].setAttribute("points", points.join(" "));
       const last = own.at(-1);
-      setText(legend[i], `${arms[i]}: ${last === undefined ? "not yet" : `step ${own.length}, loss ${last.toFixed(2)}`}. `);
+      setText(legend[i], last === undefined ? `${arms[i]}: not yet. ` : `${arms[i]}: step ${own.length}, loss ${last.toFixed(2)}. `);
     });
     svg.setAttribute("aria-label", legend.map((each) => each.textContent).join(" "));
   };
@@ -92,7 +92,7 @@ function describe(name, { both, row, targets, answers, maps }) {
   const cells = (/** @type {string} */ name, /** @type {number[]} */ numbers, /** @type {number[]} */ right) =>
     element("tr", {}, element("th", { scope: "row", text: name }), ...numbers.map((n, i) =>
       element("td", n === right[i] ? { text: n } : { text: n, class: "train-wrong", "aria-label": `${n}, wrong` })));
-  const table = element("table", {}, cells("tokens", row, row), cells("previous", answers[0], targets[0]), cells("mirrored", answers[1], targets[1]));
+  const table = element("table", {}, cells(`tokens`, row, row), cells(`previous`, answers[0], targets[0]), cells(`mirrored`, answers[1], targets[1]));
   const drawn = maps.map((map, head) => {
     const canvas = pixelCanvas();
     canvas.draw(map.map((row) => Float64Array.from(row)), { low: 0, high: 1 });
@@ -127,9 +127,11 @@ function showAnswers(add) {
     if (right !== undefined) {
       return add(element("p", {}, element("strong", { text: `${Math.round(100 * right)}%` }), ` of ${of} held-out dates are right.`));
     }
-    const rows = answers.map((/** @type {string[]} */ [asked, day, answer]) =>
-      element("tr", {}, element("th", { scope: "row", text: asked }), element("td", answer === day ? { text: answer }
-        : { text: answer || "(nothing)", class: "train-wrong", "aria-label": `${answer || "nothing"}, wrong` })));
+    const rows = answers.map((/** @type {string[]} */ [asked, day, answer]) => {
+      const written = answer || `nothing`;
+      return element("tr", {}, element("th", { scope: "row", text: asked }), element("td", answer === day ? { text: answer }
+        : { text: answer || "(nothing)", class: "train-wrong", "aria-label": `${written}, wrong` }));
+    });
     add(element("p", { text: whenOf(step) }));
     add(element("div", { class: "train-table" }, element("table", {}, ...rows)));
   };
@@ -198,7 +200,8 @@ export function openTraining(cell, name, label, interpreter, acceptedPieces) {
         if (said.error) return (setText(status, ""), end(said.error));
         draw(said);
         const arm = Math.max(0, ...Object.keys(said.losses).map(Number));
-        setText(status, `Training${task.arms.length > 1 ? ` with ${task.arms[arm].toLowerCase()}` : ""} …`);
+        const model = task.arms[arm].toLowerCase();
+        setText(status, task.arms.length > 1 ? `Training with ${model} …` : "Training …");
         if (said.done) return (setText(status, "Trained."), end());
       }
     } catch (error) {

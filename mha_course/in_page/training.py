@@ -33,11 +33,13 @@ SECONDS = 0.4  # of steps for each request
 def check(name, found, expected):
     """Raise a sentence unless a reader's piece returns finite numbers in the shape that the loop needs."""
     if found.shape != expected:
-        told = f"the output of your {name} has the shape {tuple(found.shape)}"
-        raise ValueError(f"{told}, expected {tuple(expected)}")
+        shape, due = tuple(found.shape), tuple(expected)
+        raise ValueError(f"the output of your {name} has the shape {shape}, expected {due}")
     if not found.isfinite().all():
-        told = f"the output of your {name} has numbers that are infinite or NaN, before any training"
-        raise ArithmeticError(f"{told}: is something divided by 0?")
+        raise ArithmeticError(
+            f"the output of your {name} has numbers that are infinite or NaN, before any training: is "
+            "something divided by 0?"
+        )
 
 
 # ------------------------------------------------------------------ chapter 3: two pointers
@@ -231,7 +233,7 @@ class Training:
         space = {"__name__": "__main__"}
         exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
         for name, text in pieces.items():
-            session._run(text, f"your {name}", space)
+            session._run(text, session.YOURS + name, space)
         self.events, self.used = TASKS[task](space, seed, steps), used_by(TEXTS[task], pieces, space)
         self.state, self.steps = torch.default_generator.get_state(), Counter()
 
@@ -259,8 +261,10 @@ class Training:
     def _note(self, arm, loss):
         self.steps[arm] += 1
         if not isfinite(loss):
-            told = f"at step {self.steps[arm]} the loss is {loss}, and no later step can repair that"
-            raise ArithmeticError(f"{told}: does a row of weights see no key, or is something divided by 0?")
+            raise ArithmeticError(
+                f"at step {self.steps[arm]} the loss is {loss}, and no later step can repair that: does a "
+                "row of weights see no key, or is something divided by 0?"
+            )
 
 
 class _Now:

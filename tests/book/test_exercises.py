@@ -28,7 +28,7 @@ def faults(number, cells):
         yield f"its cells are {tuple(cells)}"
         return
     task, solution = cells["task"].source, cells["solution"].source
-    if not re.match(rf"\W*(?:Exercise )?{number}\b.*★{{1,3}}.*\b\d+ minutes", task):
+    if not re.match(rf"#+ Exercise {number} ★{{1,3}} .* \(\d+ minutes\)$", task, re.M):
         yield "the task does not name its number, its stars and its minutes"
     name, answer = checker_of(cells)
     yield from lacking(name, answer, cells)
@@ -103,7 +103,7 @@ def test_exercises_are_numbered_in_order_and_their_cells_stand_together(page):
         shown_first = (page, number) in BETWEEN
         assert stub - place(f"ex{number}-task") == 1 + shown_first
     text = "\n".join(cell.source for cell in read(page) if cell.cell_type == "markdown")
-    assert len(re.findall(r"^(?:#+|\*\*).*\d.*★.*\b\d+ minutes", text, re.M)) == len(numbers)
+    assert len(re.findall(r"^#+ Exercise \d.*", text, re.M)) == len(numbers)
 
 
 @pytest.mark.parametrize(("page", "name"), PIECES)

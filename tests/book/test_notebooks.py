@@ -238,9 +238,24 @@ def one_sitting(notebook):
         yield f"{read} lines of code are shown before the exercises, more than the {MAX_CODE} of a sitting"
 
 
+# The end of each page, as far as it has these sections.
+END = ["Common mistakes", "Exercises", "Quiz", "What to remember", "Going deeper", "Going further"]
+
+
+def ends_like_the_others(notebook):
+    """The last sections of all pages come in one order, and exercises have titles of one form."""
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    found = [title for title in re.findall(r"^## (.*)", text, re.M) if title in END]
+    if found != sorted(found, key=END.index):
+        yield f"the page ends with {', '.join(found)}; the order is {', '.join(END)}"
+    for line in re.findall(r"^.*★.*\(\d+ minutes\).*", text, re.M):
+        if not re.fullmatch(r"###+ (Exercise \d+|\D+) ★{1,3} ?.* \(\d+ minutes\)", line):
+            yield f"an exercise is called `### Exercise 1 ★ Title (5 minutes)`, not {line!r}"
+
+
 CHECKS = [
     execution, normal_form, set_up, descriptions, captioned, readable_on_a_phone, widgets, privacy,
-    conventions, one_sitting,
+    conventions, ends_like_the_others, one_sitting,
 ]  # fmt: skip
 
 
@@ -375,6 +390,10 @@ PLANTED = {
     "a label": (lambda n: n.cells[0].update(source="(title)=\n# Title"), "JupyterLab shows the label"),
     "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
     "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
+    "other order": (lambda n: n.cells[0].update(source="# A\n\n## Quiz\n\n## Exercises"),
+        "the page ends with Quiz, Exercises;"),
+    "other title": (lambda n: n.cells[0].update(source="# A\n\n**1 ★ Two lengths (5 minutes).** Write."),
+        "an exercise is called"),
     "exempt, no assert": (lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
         "asserts nothing"),
     **{
@@ -466,7 +485,7 @@ def test_an_exercise_written_in_jupyterlab_gets_its_number_and_its_names():
 
     def exercise(number, name):
         return [
-            new_markdown_cell(f"**{number} ★ {name} (5 minutes).** Write it."),
+            new_markdown_cell(f"### Exercise {number} ★ {name} (5 minutes)\n\nWrite it."),
             new_code_cell(f"def {name}(x):\n    # What it is.\n    ..."),
             new_code_cell(f"from mha_course.exercises import check_{name}\n\ncheck_{name}({name})"),
             new_markdown_cell("<details><summary>Hint 1</summary>\n\nThink.\n\n</details>"),
@@ -479,8 +498,8 @@ def test_an_exercise_written_in_jupyterlab_gets_its_number_and_its_names():
     parts = ("task", "stub", "check", "hints", "solution")
     expected = [f"ex{number}-{part}" for number in (1, 2, 3) for part in parts]
     assert [cell.id for cell in stored.cells if cell.id.startswith("ex")] == expected
-    stars = [cell.source[:5] for cell in stored.cells if cell.id.endswith("task")]
-    assert stars == ["**1 ★", "**2 ★", "**3 ★"]
+    stars = [cell.source[:16] for cell in stored.cells if cell.id.endswith("task")]
+    assert stars == [f"### Exercise {number} ★" for number in (1, 2, 3)]
     assert stored.cells[11].id == "mine"
     assert stored.cells[9].metadata.mystnb.code_prompt_show == "Show solution"
     assert normalise(stored) == stored

@@ -100,8 +100,8 @@ def test_an_exercise_takes_the_minutes_in_its_title(tmp_path):
     code = {"cell_type": "code", "id": "c", "metadata": {}, "source": ["1"], "outputs": []}
     texts = (
         "## Exercises",
-        "### 1 ★ By hand (10 minutes)\n" + "word " * 90,
-        "**2 ★★ Again (5 minutes).** " + "word " * 90,
+        "### Exercise 1 ★ By hand (10 minutes)\n" + "word " * 90,
+        "### Exercise 2 ★★ Again (5 minutes)\n" + "word " * 90,
     )
     page = [cell for text in texts for cell in ({"cell_type": "markdown", "id": "m", "source": [text]}, code)]
     page += [{"cell_type": "markdown", "id": "m", "source": ["<details>a hint</details>"]}, code]

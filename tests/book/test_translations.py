@@ -9,7 +9,9 @@ import drawings
 import languages
 import paper
 import pytest
+import texts
 import translate
+import verdicts
 from babel.messages.pofile import read_po
 from playwright.sync_api import expect
 from pypdf import PdfReader
@@ -186,6 +188,124 @@ def test_a_whole_string_of_a_script_is_translated():
     assert languages.with_strings(code, known) == wanted
 
 
+def test_a_text_of_one_word_is_told_from_a_value():
+    code = 'shown === "weights" ? `weights` : "head-dim"'
+    assert languages.with_strings(code, {"weights": "权重"}) == 'shown === "weights" ? `权重` : "head-dim"'
+    state = {"tasks": ["previous"], "kind": "previous", "sentences": {"show": "previous"}}
+    wanted = {"tasks": ["前一个"], "kind": "previous", "sentences": {"show": "前一个"}}
+    assert languages.translated(state, {"previous": "前一个"}) == wanted
+
+
+PYTHON = '''
+def say(name, wanted="two words"):
+    """A docstring of two words."""
+    known = {"word": "two words"}
+    if name in known:
+        return (
+            f"{name} is {len(known):.2f}, "
+            f"and not {wanted!r}"
+        )
+    return "word"
+'''
+
+
+def test_a_whole_string_of_python_is_translated():
+    known = {"two words": "两个词", "word": "词", "A docstring of two words.": "文档"}
+    known["{name} is {len(known):.2f}, and not {wanted!r}"] = "不是 {wanted!r}，{name} 是 {len(known):.2f}"
+    space = {}
+    exec(verdicts.with_python_strings(PYTHON, known), space)  # noqa: S102
+    assert space["say"]("a") == "word"  # which may be a value
+    assert space["say"]("word") == "不是 '两个词'，word 是 1.00"
+    assert space["say"].__doc__ == "A docstring of two words."
+
+
+def test_an_exercise_is_translated_with_its_labels_everywhere():
+    outcome = {"results": [1]}
+    exercise = {
+        "cases": {"one head": []},
+        "further": {"one head, with another size (3)": []},
+        "rights": [
+            [{"one head": outcome}, {"one head": outcome}, {"one head, with another size (3)": outcome}]
+        ],
+        "wrong": [["it is late", "Come `early`.", {"one head": outcome}, {}], ["new", "Not known.", {}, {}]],
+        "left": ["`is_causal`", "two heads"],
+        "code": "def f(x):\n    return 'it has two axes'",
+        "options": {
+            "returns": ["size of each gradient", "mask (q_len)"],
+            "takes": "class",
+            "gradients": ["one head"],
+        },
+    }
+    known = {
+        "one head": "一个头",
+        "two heads": "两个头",
+        "**it is late.** Come `early`.": "**太晚。** `early` 来。",
+    }
+    said = {"it has two axes": "它有两个轴", "size of each gradient": "梯度", "class": "类"}
+    said[verdicts.RESIZED_MESSAGE] = "{label}（{number}）"
+    found = verdicts.translated_exercise(exercise, known, said)
+    assert found == {
+        "cases": {"一个头": []},
+        "further": {"一个头（3）": []},
+        "rights": [[{"一个头": outcome}, {"一个头": outcome}, {"一个头（3）": outcome}]],
+        "wrong": [["太晚", "`early` 来。", {"一个头": outcome}, {}], ["new", "Not known.", {}, {}]],
+        "left": ["`is_causal`", "两个头"],
+        "code": "def f(x):\n    return '它有两个轴'",
+        "options": {"returns": ["梯度", "mask (q_len)"], "takes": "类", "gradients": ["一个头"]},
+    }
+
+
+def test_two_cases_never_become_one():
+    exercise = {"cases": {"a key": [1], "one key": [2]}, "further": {}, "rights": [], "wrong": [], "left": []}
+    exercise |= {"code": "", "options": {"returns": "x", "takes": "function", "gradients": []}}
+    found = verdicts.translated_exercise(exercise, {"a key": "一个键", "one key": "一个键"}, {})
+    assert found["cases"] == {"一个键": [1], "one key": [2]}
+
+
+def test_every_message_of_python_and_of_javascript_stands_in_the_code():
+    """A translation whose English string has changed would silently be left out."""
+    pieces = [path.read_text("utf-8") for path in ROOT.glob("mha_course/**/*.py")]
+    pieces += [path.read_text("utf-8") for path in ROOT.glob("attention_check/*.py")]
+    said = {message for text in pieces for _, message in verdicts.PythonStrings(text).found}
+    assert {one.id for one in translate.read("verdicts") if one.id} - said == set()
+    scripts = [*ROOT.glob("mha_course/**/*.js"), *ROOT.glob("_static/*.js")]
+    whole = "".join(path.read_text("utf-8") for path in scripts)
+    # The build has left out the types in a widget's code, and not in the book's own scripts.
+    strings = {match[2] for text in (whole, TYPE.sub("", whole)) for match in texts.JS_STRING.finditer(text)}
+    assert {one.id for one in translate.read("widgets") if one.id} - strings == set()
+
+
+TYPE = re.compile(r"/\*\* @type (?:[^*]|\*(?!/))*\*/ ?")
+
+
+def test_every_sentence_of_the_python_in_a_page_is_a_message():
+    from mha_course.in_page import page_sources
+
+    known = {one.id: one.string for one in translate.read("verdicts")}
+    speaking = {path: text for path, text in page_sources().items() if verdicts.SPEAKING.fullmatch(path)}
+    left = {
+        message
+        for path, text in speaking.items()
+        if not path.startswith("torch/")  # which speaks as torch does
+        for _, message in verdicts.PythonStrings(text).found
+        if not known.get(message) and ENGLISH.search(re.sub(r"\{[^}]*\}|`[^`]*`", "…", message))
+    }
+    assert left - NOT_SAID == set()
+
+
+# Two English words in a row, of which the second is no name.
+ENGLISH = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
+# What no page says: errors for authors, names of files, parts of torch's errors, and code.
+NOT_SAID = {
+    "Boolean value of Tensor with more than one value", "Each head ", "MyGPT, train_gpt, my_loss, my_write",
+    "Not yet: {wrong.name}. ", "The course's", "^sqrt\\(\\).*Tensor, not (int|float)",
+    "a right answer is rejected: {one}", "an answer of another process is called by `do`", "changed in place",
+    "cases must hold at least one case, got {self.cases!r}", "from __future__ import annotations\n",
+    "no way back", "the page", "training of {name}", "{wrong.name!r} gets the verdict {message!r}",
+    "# .*\\nfrom mha_course\\.built import (.*)\\n",
+}  # fmt: skip
+
+
 def test_pairs_of_chinese_characters_are_searched_for():
     text = "多头注意力 (Multi-head) 用 softmax；键"
     words = ["多头", "头注", "注意", "意力", "Multi", "head", "用", "softmax", "键"]
@@ -285,3 +405,95 @@ def test_the_switch_keeps_page_and_section(chinese, browser):
     assert complaints == []
     page.goto((chinese / "zh_CN/search.html").as_uri() + "?q=旋转")
     expect(page.locator("#search-results li a").first).to_contain_text("位置编码")
+
+
+# What stays English on a page, and why. Code and formulas are found by their elements.
+STAYS = {
+    "texts that models were trained on, or read": "sailors|teacher|Each head|owl|moon|guests|farmers",
+    "names of people, models, licences and of Colab": "GPT|BERT|Llama|Mistral|Colab|Creative Commons|et al",
+    "names of libraries, and of their functions": "torch|numpy|jax|keras|nn[.]|HuggingFace|ONNX",
+    "formulas, and products of names": "[=·×√→^_{}]",
+}
+NO_TEXT = """pre, code, kbd, script, style, noscript, svg, math, mjx-container, textarea, [lang], .math,
+    .bibtex, .mha-code, .cm-editor, .cell_output:not(:has(.mha-widget)), .widget-still,
+    .mha-text-box, .citation"""
+SEEN = r"""(noText) => {
+  const found = new Set();
+  const isEnglish = (text) => /[A-Za-z]{2,},? [a-z]{2,}/.test(text ?? "");
+  for (const node of document.querySelectorAll("article *")) {
+    if (node.closest(noText)) continue;
+    const texts = ["aria-label", "aria-valuetext", "title"].map((name) => node.getAttribute(name));
+    const own = [...node.childNodes].filter((one) => one.nodeType === Node.TEXT_NODE);
+    if (node.checkVisibility()) texts.push(...own.map((one) => one.data));
+    for (const text of texts.filter(isEnglish)) found.add(text.trim().replace(/\s+/g, " "));
+  }
+  return [...found];
+}"""
+USE = """async (widget) => {
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 30));
+  for (const slider of widget.querySelectorAll("input[type=range]")) {
+    slider.value = slider.max;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await pause();
+  }
+  const parts = widget.querySelectorAll("button:not(.mha-reset), input[type=radio], input[type=checkbox]");
+  for (const part of [...parts].slice(0, 40)) {
+    if (part.isConnected && !/导出|▶/.test(part.textContent)) part.click();
+    await pause();
+  }
+}"""
+
+
+def english_in(page):
+    """The visible texts and the labels of a page that hold two English words in a row."""
+    stays = re.compile("|".join(STAYS.values()))
+    return {text for text in page.evaluate(SEEN, NO_TEXT) if not stays.search(text)}
+
+
+def use_widgets(page):
+    """Open all folds; then move the sliders and press the buttons of the first widget of each kind."""
+    page.evaluate("document.querySelectorAll('article details').forEach((fold) => (fold.open = true))")
+    widgets = page.locator(".mha-widget")
+    kinds = widgets.evaluate_all("all => all.map((one) => one.className)")
+    for place in sorted({kinds.index(kind) for kind in kinds}):
+        widgets.nth(place).evaluate(USE)
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_a_reader_of_the_chinese_pages_meets_no_english(chinese, browser):
+    page, left = browser.new_page(viewport={"width": 1280, "height": 800}), {}
+    for name in PAGES:
+        if name in ("chapters/api.html", "chapters/references.html"):
+            continue  # docstrings, and titles of papers
+        page.goto((chinese / "zh_CN" / name).as_uri())
+        hosts = page.locator(".widget-host")
+        expect(hosts.locator(".mha-widget")).to_have_count(hosts.count())
+        left[name] = english_in(page)
+        use_widgets(page)
+        left[name] |= english_in(page)
+    assert {name: sorted(found) for name, found in left.items() if found} == {}
+
+
+RIGHT_ANSWER = """if mask is None:
+        return scores.softmax(-1)
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~mask, lowest).softmax(-1) * mask"""
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_the_checker_in_a_chinese_page_speaks_chinese(chinese, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((chinese / "zh_CN/chapters/02_scoring_functions.html").as_uri())
+    page.locator("[data-stub$='/write-my_masked_softmax']").click()
+    box = page.get_by_role("group", name="你的 my_masked_softmax")
+    answers = {
+        "return scores.softmax(-1)": "还不对：没有使用掩码。",
+        RIGHT_ANSWER: "全部 14 种情况都对，梯度也对：",
+    }
+    for body, verdict in answers.items():
+        box.locator(".cm-content").fill(f"def my_masked_softmax(scores, mask=None):\n    {body}\n")
+        box.get_by_role("button", name="检查").click()
+        expect(box.get_by_role("log")).to_contain_text(verdict, timeout=120_000)
+        assert english_in(page) == set()

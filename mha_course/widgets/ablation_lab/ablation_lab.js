@@ -172,8 +172,11 @@ function challenge() {
    * @returns {string} the verdict
    */
   function draw({ numHeads, numTasks, off, whole, kept, keep }) {
-    const answers = numTasks === 1 ? "the answer" : numTasks === 2 ? "both answers" : "all answers";
-    const are = `${answers} ${numTasks === 1 ? "is" : "are"} right`;
+    const [answers, are] = [
+      ["the answer", "the answer is right"],
+      ["both answers", "both answers are right"],
+      ["all answers", "all answers are right"],
+    ][Math.min(numTasks, 3) - 1];
     const isPossible = numHeads > CHALLENGE_OFF && whole >= keep;
     const [wanted, share] = [formatNumber(100 * keep, 0), `${formatNumber(100 * kept, 1)}%`];
     const isMet = isPossible && off.length >= CHALLENGE_OFF && kept >= keep;
@@ -186,9 +189,12 @@ function challenge() {
     } else if (off.length === 0) {
       verdict.textContent = "All heads are on. Which two would you miss least? Look at the maps, then try.";
     } else {
-      const without = `Without head${off.length > 1 ? "s" : ""} ${off.join(", ").replace(/, (\d+)$/, " and $1")}, ${are} in ${share} of the positions`;
-      const next = off.length < CHALLENGE_OFF ? "; switch off one more." : ", which is too few.";
-      verdict.textContent = isMet ? `✓ Met! ${without}.${numHeads > ALL_SUBSETS ? " How many more can go?" : ""}` : without + next;
+      const listed = off.join(", ").replace(/, (\d+)$/, " and $1");
+      const which = off.length > 1 ? `heads ${listed}` : `head ${listed}`;
+      const without = `Without ${which}, ${are} in ${share} of the positions`;
+      const unmet = off.length < CHALLENGE_OFF ? `${without}; switch off one more.` : `${without}, which is too few.`;
+      const met = numHeads > ALL_SUBSETS ? `✓ Met! ${without}. How many more can go?` : `✓ Met! ${without}.`;
+      verdict.textContent = isMet ? met : unmet;
     }
     node.classList.toggle("mha-met", isMet);
     return verdict.textContent ?? "";
@@ -206,7 +212,7 @@ function subsetTable(frame) {
   const map = numberMap(frame, {
     name: "subsets",
     rows: "heads off",
-    columns: "accuracy",
+    columns: `accuracy`,
     hint: "Click a row, or press Space on it, to switch off exactly the heads that it names.",
     onPick: (row) => {
       const { numHeads } = readLab(frame);
@@ -221,7 +227,7 @@ function subsetTable(frame) {
    */
   function draw({ numHeads, gates }, names, table) {
     const rows = ablationSubsets(numHeads);
-    const texts = rows.map((row) => row.join(", ") || "none");
+    const texts = rows.map((row) => row.join(", ") || `none`);
     summary.textContent =
       numHeads <= ALL_SUBSETS ? `The accuracy without each of the ${rows.length} subsets of heads` : "The accuracy with one head off";
     map.draw({
@@ -311,7 +317,7 @@ function build(frame) {
     heads.draw(numHeads, { stops: counts });
     heads.node.hidden = counts.length === 1;
     cards.draw(gates, sequence, weights);
-    scale.draw(SHARES, "weight");
+    scale.draw(SHARES, `weight`);
 
     const names = [...tasks, "all at once"];
     shares.draw(names, accuracy, { digits: 3 });
@@ -325,7 +331,8 @@ function build(frame) {
     const told = names.map((name, index) => `${name} ${formatNumber(accuracy[index], 2)}`).join(", ");
     const [numTasks, { keep }] = [tasks.length, state];
     const verdict = task.draw({ numHeads, numTasks, off, whole: table[0][numTasks], kept: accuracy[numTasks], keep });
-    const now = `${off.length ? `Heads off: ${off.join(", ")}.` : "All heads on."} Accuracy: ${told}. ${verdict}`;
+    const switches = off.length ? `Heads off: ${off.join(", ")}.` : "All heads on.";
+    const now = `${switches} Accuracy: ${told}. ${verdict}`;
     frame.tell(now);
     frame.report(() => ({
       accuracy,

@@ -33,13 +33,17 @@ function lostHeads({ score_after }) {
   return Array.from(score_after.keys()).filter((head) => score_after[head] < 0);
 }
 
+/** @param {number} needle */
+const placeOf = (needle) => countOf(needle, "1 token back", "# tokens back");
+
 /** The message of the plane: how many heads find the needle. @param {AlibiState} state @param {number[]} lost */
 function verdict({ numHeads, needle }, lost) {
-  const place = `${countOf(needle, "token")} back`;
-  if (lost.length === 0) return `${place}: ${numHeads === 1 ? "the head finds" : `all ${numHeads} heads find`} the needle.`;
-  if (lost.length === numHeads) return `${place}: ${numHeads === 1 ? "the head has" : `all ${numHeads} heads have`} lost the needle.`;
-  const who = lost.length === 1 ? `head ${lost[0]} has` : `heads ${runsOf(lost)} have`;
-  return `${place}: ${who} lost the needle, and ${numHeads - lost.length} of ${numHeads} find it.`;
+  const place = placeOf(needle);
+  if (lost.length === 0) return numHeads === 1 ? `${place}: the head finds the needle.` : `${place}: all ${numHeads} heads find the needle.`;
+  if (lost.length === numHeads) return numHeads === 1 ? `${place}: the head has lost the needle.` : `${place}: all ${numHeads} heads have lost the needle.`;
+  const rest = numHeads - lost.length;
+  if (lost.length === 1) return `${place}: head ${lost[0]} has lost the needle, and ${rest} of ${numHeads} find it.`;
+  return `${place}: heads ${runsOf(lost)} have lost the needle, and ${rest} of ${numHeads} find it.`;
 }
 
 /**
@@ -159,9 +163,10 @@ function needlePlane(frame) {
       dot.style.setProperty("--role", headColor(head));
     });
     const lostText = lost.length === 0 ? "no head has lost it" : `${lost.length} of ${numHeads} heads have lost it`;
-    knob.draw(state, (100 * (level - low)) / (high - low), `${countOf(needle, "token")} back, ${lostText}`);
+    const place = placeOf(needle);
+    knob.draw(state, (100 * (level - low)) / (high - low), `${place}, ${lostText}`);
     const range = [Math.min(...values), Math.max(...values)].map((value) => formatNumber(value, 2));
-    fan.describe(`${countOf(needle, "token")} back: ${showsBias ? "scores" : "weights"} from ${range[0]} to ${range[1]}.`);
+    fan.describe(showsBias ? `${place}: scores from ${range[0]} to ${range[1]}.` : `${place}: weights from ${range[0]} to ${range[1]}.`);
   }
   return { node: element("div", {}, title, fan.node), draw };
 }
@@ -308,7 +313,7 @@ function reachText(far) {
  */
 function describeAlibi(before, state, { slopes, reaches }, lost) {
   const { head, shown } = state;
-  if (before.shown !== shown) return `The picture shows the ${shown === "bias" ? "scores" : "weights"}.`;
+  if (before.shown !== shown) return shown === "bias" ? "The picture shows the scores." : "The picture shows the weights.";
   if (before.head !== head && before.numHeads === state.numHeads) {
     return `Head ${head}: slope ${unitFraction(slopes[head])}, reach ${reachText(reaches[head])} tokens.`;
   }

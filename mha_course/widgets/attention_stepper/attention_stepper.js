@@ -28,7 +28,7 @@ const SIX_NAMES = [
   "weight – multiply each value by its weight",
   "add – the sum is the output",
 ];
-const SIX_VERBS = ["project", "score", "scale", "softmax", "weigh", "add"];
+const SIX_VERBS = [`project`, `score`, `scale`, `softmax`, `weigh`, `add`];
 
 /**
  * Wraps a word in isolation marks, so that a right-to-left word does not reorder the sentence around it.
@@ -266,7 +266,7 @@ function sixChooser(frame) {
 
 /** The choice of the vectors and, if they are trained, of the head. @param {Frame} frame */
 function sourceChooser(frame) {
-  const kinds = segments(frame, "vectors", [["by hand", "small whole numbers"], ["trained", "trained"]], (vectors) => {
+  const kinds = segments(frame, "vectors", [["by hand", "small whole numbers"], ["trained", `trained`]], (vectors) => {
     const sentence = frame.get("beginnings")[vectors];
     frame.set({ vectors, sentence, head: 0, query: Math.max(sixWords(sentence).indexOf("___"), 0) });
   });
@@ -474,12 +474,12 @@ function softmaxArithmetic({ state: { chosen, isTrained }, found, asking, isHidd
   const terms = visible.map((index) => formatEntry(Math.exp(scaled[index])));
   const total = formatEntry(visible.reduce((sum, index) => sum + Math.exp(scaled[index]), 0));
   return {
-    title:
-      `exp() of each scaled score of ${asking}` +
-      `${isTrained ? ` minus the largest, ${formatEntry(largest)}` : ""}, divided by their sum:`,
+    title: isTrained
+      ? `exp() of each scaled score of ${asking} minus the largest, ${formatEntry(largest)}, divided by their sum:`
+      : `exp() of each scaled score of ${asking}, divided by their sum:`,
     lines: [
       {
-        word: "sum",
+        word: `sum`,
         parts: [exps.length > WRITTEN_EXPONENTIALS ? "" : `${exps.join(" + ")} = `, `${terms.join(" + ")} = `, { text: total }],
       },
       ...lineForEachKey((index) =>
@@ -494,14 +494,15 @@ function softmaxArithmetic({ state: { chosen, isTrained }, found, asking, isHidd
 /**
  * Steps 2 to 4: the arithmetic of one query, and a map with the numbers of all queries.
  * @param {Frame} frame @param {number} step @param {"scores" | "scaled" | "weights"} name
- * @param {string} noun @param {(view: SixView) => {title: string, lines: SixLine[]}} arithmetic
+ * @param {[string, string]} nouns what a number is, and what several are
+ * @param {(view: SixView) => {title: string, lines: SixLine[]}} arithmetic
  */
-function mapPane(frame, step, name, noun, arithmetic) {
+function mapPane(frame, step, name, [noun, nouns], arithmetic) {
   const title = paneTitle();
-  const lines = sixLines(`the arithmetic of the ${noun}s of one query`);
-  const map = numberMap(frame, { name, rows: "queries", columns: "keys" });
+  const lines = sixLines(`the arithmetic of the ${nouns} of one query`);
+  const map = numberMap(frame, { name, rows: `queries`, columns: `keys` });
   const bar = colorBar();
-  const right = element("div", {}, paneTitle(`All queries at once: ${noun}s`), map.node, bar.node);
+  const right = element("div", {}, paneTitle(`All queries at once: ${nouns}`), map.node, bar.node);
   const panes = element("div", { class: "mha-panes" }, element("div", {}, title, lines.node), right);
   const isWeight = name === "weights";
   const finding = element("p", { class: "mha-finding" });
@@ -518,7 +519,7 @@ function mapPane(frame, step, name, noun, arithmetic) {
     }
     const extent = isWeight ? { low: 0, high: 1 } : extentOf([found[name]], false);
     map.draw({
-      label: `${noun}s: queries in rows, keys in columns`,
+      label: `${nouns}: queries in rows, keys in columns`,
       rowLabels: short,
       columnLabels: short,
       numbers: found[name],
@@ -550,7 +551,9 @@ function weighPane() {
   /** @param {SixView} view */
   function draw({ state: { chosen, isTrained }, found, asking, lineForEachKey }) {
     const most = mostOf([found.value]);
-    title.textContent = `Each value, times the weight that ${asking} gives it${isTrained ? ", in the same colours" : ""}:`;
+    title.textContent = isTrained
+      ? `Each value, times the weight that ${asking} gives it, in the same colours:`
+      : `Each value, times the weight that ${asking} gives it:`;
     legend.node.hidden = !isTrained;
     legend.draw(most);
     const entry = (/** @type {number} */ number) => ({
@@ -585,7 +588,7 @@ function addPane(frame) {
   const title = paneTitle();
   const table = vectorTable(frame, "the weighted values and their sum", [{ title: "weight × v", role: "value", digits: 4 }]);
   const sum = element("p", { class: "mha-six-value mha-sum-numbers" });
-  const outputs = vectorTable(frame, "Output of each token", [{ title: "output", role: "value", name: "output", digits: 4 }]);
+  const outputs = vectorTable(frame, "Output of each token", [{ title: `output`, role: "value", name: "output", digits: 4 }]);
   const right = element("div", {}, paneTitle("All queries at once: outputs"), outputs.node);
   const panes = element("div", { class: "mha-panes" }, element("div", {}, title, table.node, sum), right);
 
@@ -617,7 +620,9 @@ function describeSix({ state: { step, chosen, words, isTrained, head }, found })
     `weights ${tell(weights, 2)}`,
     `output ${formatTuple(found.output[chosen], 2)}`,
   ][step - 1];
-  return `Step ${step}, ${SIX_VERBS[step - 1]}.${isTrained ? ` Head ${head}.` : ""} ${words[chosen]}: ${result}.`;
+  const verb = SIX_VERBS[step - 1];
+  if (isTrained) return `Step ${step}, ${verb}. Head ${head}. ${words[chosen]}: ${result}.`;
+  return `Step ${step}, ${verb}. ${words[chosen]}: ${result}.`;
 }
 
 /** @param {Frame} frame */
@@ -630,9 +635,9 @@ function buildSix(frame) {
   const steps = stepper(frame, SIX_NAMES, (step) => frame.set({ step: step + 1 }));
   const panes = [
     projectPane(frame),
-    mapPane(frame, 2, "scores", "score", scoreArithmetic),
-    mapPane(frame, 3, "scaled", "scaled score", scaleArithmetic),
-    mapPane(frame, 4, "weights", "weight", softmaxArithmetic),
+    mapPane(frame, 2, "scores", [`score`, `scores`], scoreArithmetic),
+    mapPane(frame, 3, "scaled", ["scaled score", "scaled scores"], scaleArithmetic),
+    mapPane(frame, 4, "weights", [`weight`, `weights`], softmaxArithmetic),
     weighPane(),
     addPane(frame),
   ];

@@ -19,6 +19,20 @@ import { tokenStrip } from "../shared/token_strip.js";
 /** @typedef {{tokens: string[], maps: Matrix[], stored: StoredMaps, layer: number, head: number, index: number, count: number,
  *   query: number, kind: string, kinds: string[], measured: string, losses: string[]}} HeadsView */
 
+/** What the menu calls the texts. Their names stay as they are, because the file of the maps has them. @type {Object<string, string>} */
+const TITLES = {
+  "the-sailors": "The sailors",
+  "a-repeated-list": "A repeated list",
+  "keys-and-a-cabinet": "Keys and a cabinet",
+  "a-rhyme": "A rhyme",
+  "a-chat": "A chat",
+  brackets: `Brackets`,
+  chinese: `Chinese`,
+};
+/** @type {Object<string, string>} */
+const KIND_NAMES = { all: `all`, induction: `induction` };
+/** @param {any} kind */
+const nameOfKind = (kind) => KIND_NAMES[kind] ?? kind;
 const STRONGEST = 5;
 const MOST_READ = 3;
 const FULL_BAR = 0.1; // nats
@@ -127,7 +141,7 @@ function headsReader(frame) {
 /** @param {Frame} frame @param {HeadsView} view @param {number} index of a head */
 function kindName(frame, { stored, kinds, count }, index) {
   const kind = kindOf(ofHead(stored.scores, count, index));
-  return kind < 0 ? say(frame, "none") : say(frame, "kind", { kind: kinds[kind] });
+  return kind < 0 ? say(frame, "none") : say(frame, "kind", { kind: nameOfKind(kinds[kind]) });
 }
 
 /** The grid of small maps, with a line above each for its kind and a bar below for what is lost. @param {Frame} frame */
@@ -166,7 +180,7 @@ function markedGrid(frame) {
 /** What the line above a map means. @param {Frame} frame */
 function markLegend(frame) {
   const kinds = (frame.limits("kind").options ?? []).filter((kind) => kind !== "all");
-  const marks = kinds.map((kind, index) => element("span", {}, element("i", { "data-kind": index }), kind));
+  const marks = kinds.map((kind, index) => element("span", {}, element("i", { "data-kind": index }), nameOfKind(kind)));
   return element("p", { class: "mha-hint mha-chat-legend" }, say(frame, "marks"), ...marks);
 }
 
@@ -186,7 +200,7 @@ function headPanel(frame) {
   const strongest = bars("strongest", "muted");
   const scores = bars("scores", "muted");
   const worth = facts(losses.map(() => "rises"), losses.map((text) => say(frame, "fact", { text })));
-  const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });
+  const map = sizedMap(frame, { name: "weights", rows: `queries`, columns: `keys` });
   const heading = (/** @type {string} */ name) => element("p", { class: "mha-name", text: say(frame, name) });
   const left = element("div", {}, title, words.node, scale.node, reads, worth.node, heading("kinds"), scores.node);
   const right = element("div", {}, map.node, heading("strongest"), strongest.node);
@@ -205,7 +219,7 @@ function headPanel(frame) {
     const [place, kind] = [say(frame, "place", { layer, head }), kindName(frame, view, index)];
     setText(title, `${place} · ${kind}`);
     words.draw(tokens, numbers[query], query, (key) => key > query);
-    scale.draw(WEIGHTS, "weight");
+    scale.draw(WEIGHTS, `weight`);
     const most = largest(numbers[query].subarray(0, query + 1), MOST_READ)
       .map(({ number, index: key }) => `${tokenName(tokens[key])} (${key + 1}) ${formatNumber(number, 2)}`)
       .join(", ");
@@ -214,7 +228,7 @@ function headPanel(frame) {
     worth.draw(rises.map((rise, row) => ({ text: signed(rise), hint: say(frame, "nats", { rank: ranks[row][index], count }), number: rise })));
     const received = largest(receivedOf(numbers), STRONGEST);
     strongest.draw(received.map(({ index: key }) => `${tokenSign(tokens[key])} (${key + 1})`), received.map(({ number }) => number), { digits: 2 });
-    scores.draw(kinds, ofHead(stored.scores, count, index), { digits: 2 });
+    scores.draw(kinds.map(nameOfKind), ofHead(stored.scores, count, index), { digits: 2 });
     const labels = tokens.map(tokenSign);
     map.draw({
       label: place,
@@ -243,7 +257,7 @@ function buildHeads(frame) {
   const names = texts.map(({ name }) => name);
   const text = menu(frame, say(frame, "text"), (index) => frame.set({ text: names[index], query: texts[index].tokens.length - 1 }));
   const about = element("p", { class: "mha-hint" });
-  const kind = menu(frame, say(frame, "show"), "kind");
+  const kind = menu(frame, say(frame, "show"), "kind", (frame.limits("kind").options ?? []).map(nameOfKind));
   const measured = menu(frame, say(frame, "measured"), "measured");
   const hint = element("p", { class: "mha-hint", text: say(frame, "bars", { full: FULL_BAR }) });
   const notice = fileNotice(frame, source.again);
@@ -254,7 +268,8 @@ function buildHeads(frame) {
 
   return () => {
     const { maps, ...missing } = source.find();
-    text.draw(names, names.indexOf(frame.get("text")));
+    const titles = names.map((name) => TITLES[name.toLowerCase().replaceAll(" ", "-")] ?? name);
+    text.draw(titles, names.indexOf(frame.get("text")));
     setText(about, textOf(frame).about);
     notice.draw(missing);
     shown.hidden = !maps;

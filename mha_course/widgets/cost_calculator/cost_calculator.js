@@ -158,7 +158,8 @@ function sharingPicture() {
     queries.setAttribute("d", boxes(heads, 0, 4));
     keys.setAttribute("d", boxes(kvHeads, 8, 2));
     values.setAttribute("d", boxes(kvHeads, 10, 2));
-    const text = `${countOf(numHeads, "query head")} (top), ${countOf(numKvHeads, "head")} of keys (middle) and values (bottom)`;
+    const [queryHeads, shared] = [countOf(numHeads, "1 query head", "# query heads"), countOf(numKvHeads, "1 head", "# heads")];
+    const text = `${queryHeads} (top), ${shared} of keys (middle) and values (bottom)`;
     svg.setAttribute("aria-label", text);
     caption.textContent = `${text}: ${nameOfSharing(state)[1]}.`;
   }
@@ -209,7 +210,9 @@ function memoryBar() {
       return tick;
     });
     ticks.replaceChildren(...written);
-    svg.setAttribute("aria-label", `The memory with ${countOf(users, "user")}: ${Math.round(Math.min(percent(modelBytes + scoresBytes + users * userBytes), 999))} percent full`);
+    const full = Math.round(Math.min(percent(modelBytes + scoresBytes + users * userBytes), 999));
+    const who = countOf(users, "1 user", "# users");
+    svg.setAttribute("aria-label", `The memory with ${who}: ${full} percent full`);
   }
   return { node, draw };
 }
@@ -229,10 +232,12 @@ function memoryLegend() {
   function draw(state, memory) {
     const { numHeads, numKvHeads, numLayers, embedDim, length, bytesPerNumber } = state;
     const tokens = groupDigits(length);
+    const layers = countOf(numLayers, "1 layer", "# layers");
+    const [heads, shared] = [numHeads, numKvHeads].map((count) => countOf(count, "1 head", "# heads"));
     const products = {
       model: `${countInWords(memory.allParameters)} parameters · ${bytesPerNumber} B`,
-      scores: state.scoreTable ? `1 layer · ${countOf(numHeads, "head")} · ${tokens}² · ${bytesPerNumber} B` : "computed in pieces, never a table",
-      user: `2 · ${countOf(numLayers, "layer")} · ${countOf(numKvHeads, "head")} · ${embedDim / numHeads} wide · ${tokens} tokens · ${bytesPerNumber} B`,
+      scores: state.scoreTable ? `1 layer · ${heads} · ${tokens}² · ${bytesPerNumber} B` : "computed in pieces, never a table",
+      user: `2 · ${layers} · ${shared} · ${embedDim / numHeads} wide · ${tokens} tokens · ${bytesPerNumber} B`,
     };
     for (const { name, amount, product } of entries) {
       const bytes = memory[`${name}Bytes`];
@@ -246,8 +251,9 @@ function memoryLegend() {
 
 /** A count as papers write it: 6.74 billion. @param {number} count */
 function countInWords(count) {
-  const [size, word] = count < 1e9 ? [1e6, "million"] : [1e9, "billion"];
-  return count < 1e6 ? groupDigits(count) : `${Number((count / size).toPrecision(3))} ${word}`;
+  if (count < 1e6) return groupDigits(count);
+  const shown = Number((count / (count < 1e9 ? 1e6 : 1e9)).toPrecision(3));
+  return count < 1e9 ? `${shown} million` : `${shown} billion`;
 }
 
 /** The question and its answer. */
@@ -265,7 +271,7 @@ function memoryQuestion() {
   /** @param {CostState} state @param {Memory} memory */
   function draw(state, { users: count, modelBytes, room, userBytes, memoryBytes }) {
     size.textContent = shortAmount(memoryBytes, "B");
-    users.textContent = countOf(count, "user");
+    users.textContent = countOf(count, "1 user", "# users");
     mark(users, "users", count);
     const bytes = (/** @type {number} */ number) => shortAmount(number, "B");
     const tokens = groupDigits(state.length);
@@ -411,8 +417,9 @@ function build(frame) {
 
     const [model, scores, cache] = [memory.modelBytes, memory.scoresBytes, memory.userBytes].map((bytes) => shortAmount(bytes, "B"));
     const flops = shortAmount(cost.projectionFlops + cost.attentionFlops);
+    const who = countOf(memory.users, "1 user", "# users");
     const told =
-      `${countOf(memory.users, "user")}: model ${model}, scores ${scores}, cache ${cache} per user. ` +
+      `${who}: model ${model}, scores ${scores}, cache ${cache} per user. ` +
       `Attention layers: ${shortAmount(cost.parameters)} parameters, ${flops} FLOPs.`;
     frame.tell(told);
     frame.report(() => ({

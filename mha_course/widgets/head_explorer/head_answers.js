@@ -101,7 +101,8 @@ export function headAnswers() {
     if (isNew) {
       seen.clear();
       // The shares do not depend on the settings, so the bars are drawn once.
-      setText(title, `Share of positions with ${example.task.names.length === 2 ? "both" : `all ${example.task.names.length}`} answers right, on new data`);
+      const { length } = example.task.names;
+      setText(title, length === 2 ? "Share of positions with both answers right, on new data" : `Share of positions with all ${length} answers right, on new data`);
       shares.draw(
         versions.map((version) => countHeads(version.num_heads[0])),
         versions.map((version) => version.share ?? 0),

@@ -18,12 +18,12 @@ import { sizedMap } from "../shared/pixel_map.js";
 
 const MAX_MARKED = 1024; // the page stores the numbers of all small maps if there are at most this many
 
-/** @type {Record<Stage, {text: string, noun: string, about: string}>} */
+/** @type {Record<Stage, {text: string, noun: string, nouns: string, about: string}>} */
 const STAGES = {
-  scores: { text: "Scores", noun: "scaled score", about: "query · key / √head_dim" },
-  masked: { text: "Mask", noun: "masked score", about: "the score of a hidden key becomes −∞" },
-  weights: { text: "Softmax", noun: "weight", about: "softmax over the keys: each row sums to 1" },
-  output: { text: "Output", noun: "output", about: "weights · value: head_dim numbers per query" },
+  scores: { text: "Scores", noun: "scaled score", nouns: "scaled scores", about: "query · key / √head_dim" },
+  masked: { text: "Mask", noun: "masked score", nouns: "masked scores", about: "the score of a hidden key becomes −∞" },
+  weights: { text: "Softmax", noun: `weight`, nouns: `weights`, about: "softmax over the keys: each row sums to 1" },
+  output: { text: "Output", noun: `output`, nouns: `outputs`, about: "weights · value: head_dim numbers per query" },
 };
 
 const VIEWS = { one: "One head", both: "Side by side", difference: "Difference" };
@@ -86,7 +86,7 @@ function buildHeads(frame) {
     largeMaps.forEach((map, index) => map.draw(state, large[index], computed, largeExtent));
     gallery.draw(state, maps, extent);
     results.draw(state, answers);
-    bar.draw(largeExtent, view === "difference" ? `difference of ${STAGES[stage].noun}s` : STAGES[stage].noun);
+    bar.draw(largeExtent, view === "difference" ? `difference of ${STAGES[stage].nouns}` : STAGES[stage].noun);
     if (!difference) apart.node.remove();
     else {
       if (!apart.node.parentNode) side.append(apart.node);
@@ -122,20 +122,21 @@ function describeChange(before, now, difference, answers) {
   const parts = [];
   if (now.example !== before.example) parts.push(`Example: ${now.example.label}.`);
   if (now.numHeads !== before.numHeads) {
-    const same = now.version.parameters === before.version.parameters ? ", unchanged" : "";
+    const parameters = groupDigits(now.version.parameters);
     parts.push(
       `${countHeads(now.numHeads)}, head_dim ${now.example.embed_dim / now.numHeads}.`,
-      `${groupDigits(now.version.parameters)} parameters${same}.`,
+      now.version.parameters === before.version.parameters ? `${parameters} parameters, unchanged.` : `${parameters} parameters.`,
     );
   }
   if (now.validLen !== before.validLen) parts.push(`${now.validLen} of ${now.example.tokens.length} tokens visible.`);
   if (now.isCausal !== before.isCausal) {
     parts.push(now.isCausal ? "Causal mask on: no query sees a later key." : "Causal mask off.");
   }
-  if (now.stage !== before.stage) parts.push(`Shown: ${STAGES[now.stage].noun}s, ${STAGES[now.stage].about}.`);
+  if (now.stage !== before.stage) parts.push(`Shown: ${STAGES[now.stage].nouns}, ${STAGES[now.stage].about}.`);
   const isOtherPair = now.head !== before.head || now.other !== before.other || now.view !== before.view;
   if (difference) {
-    if (isOtherPair) parts.push(`Heads ${now.head} and ${now.other}, ${VIEWS[/** @type {"both"} */ (now.view)].toLowerCase()}.`);
+    const view = VIEWS[/** @type {"both"} */ (now.view)].toLowerCase();
+    if (isOtherPair) parts.push(`Heads ${now.head} and ${now.other}, ${view}.`);
     parts.push(`They differ by at most ${formatNumber(difference.largest)}.`);
   } else if (isOtherPair) parts.push(`Head ${now.head}.`);
   const isAsked = now.numHeads !== before.numHeads || now.validLen !== before.validLen || now.isCausal !== before.isCausal;
@@ -179,7 +180,7 @@ function buildControls(frame) {
   stages.node.classList.add("mha-stages");
   const causal = checkbox(frame, "Causal mask", "is_causal");
   const views = segments(frame, "Compare", Object.entries(VIEWS), "view");
-  const second = menu(frame, "with", (index) => frame.set({ other: index }));
+  const second = menu(frame, `with`, (index) => frame.set({ other: index }));
   const comparison = element("div", { class: "mha-choices" }, views.node, second.node, causal.node);
   // The main controls are direct children of the body, so that they can stay in view while the rest scrolls.
   const main = element("div", { class: "mha-controls mha-kept-in-view" }, heads.node, element("div", { class: "mha-choices" }, stages.node));
@@ -218,7 +219,7 @@ function buildControls(frame) {
 /** A strip of embed_dim numbers, divided into heads, and the sizes that follow from the division. */
 function buildSizes() {
   const strip = element("div", { class: "mha-strip", role: "img" });
-  const list = facts(["head_dim", "parameters", "scores"]);
+  const list = facts(["head_dim", "parameters", "scores"], ["head_dim", `parameters`, `scores`]);
   const node = element("div", { class: "mha-sizes" }, strip, list.node);
   /** @type {Pick<HeadState, "example" | "version" | "numHeads"> | null} */
   let built = null;
@@ -258,8 +259,8 @@ function buildSizes() {
 function buildLargeMap(frame, name) {
   const title = element("p", { class: "mha-title mha-of-head" });
   const about = element("p", { class: "mha-hint mha-about" });
-  const map = sizedMap(frame, { name, rows: "queries", columns: "keys" });
-  const ofOutput = sizedMap(frame, { name, rows: "queries", columns: "numbers of the output", columnRole: "value" });
+  const map = sizedMap(frame, { name, rows: `queries`, columns: `keys` });
+  const ofOutput = sizedMap(frame, { name, rows: `queries`, columns: "numbers of the output", columnRole: "value" });
   const place = element("div");
   const node = element("div", { class: "mha-pane" }, title, about, place);
 
@@ -277,27 +278,28 @@ function buildLargeMap(frame, name) {
     }
     const { heads, table } = shown;
     const { tokens } = example;
-    const { noun, about: aboutStage } = STAGES[stage];
+    const { nouns, about: aboutStage } = STAGES[stage];
     const isOutput = stage === "output";
     const isDifference = heads.length === 2;
     const whose = isDifference ? `|head ${heads[0]} − head ${heads[1]}|` : `head ${heads[0]}`;
-    setText(title, `${whose[0].toUpperCase()}${whose.slice(1)}: ${noun}s`);
+    setText(title, `${whose[0].toUpperCase()}${whose.slice(1)}: ${nouns}`);
     const colors = heads.map((head, index) => `${headColor(head)} ${50 * index}% ${isDifference ? 50 * index + 50 : 100}%`);
     title.style.setProperty("--head", `linear-gradient(135deg, ${colors.join(", ")})`);
     setText(about, isDifference ? "how far apart the two heads are" : aboutStage);
 
     const repeated = new Set(tokens).size < tokens.length;
-    const quoted = (/** @type {number} */ index) => `'${tokens[index]}'${repeated ? ` at ${index}` : ""}`;
+    const quoted = (/** @type {number} */ index) => (repeated ? `'${tokens[index]}' at ${index}` : `'${tokens[index]}'`);
     const first = isDifference ? 0 : heads[0] * table[0].length;
     const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !isOutput && stage !== "scores" && !mask[q][k];
     const isBlank = (/** @type {number} */ q, /** @type {number} */ k) => isDifference && table[q][k] === -Infinity;
     const describe = (/** @type {number} */ q, /** @type {number} */ k, /** @type {string} */ number) => {
-      const owner = isDifference ? "each head's output" : "the output";
-      const target = !isOutput ? `key ${quoted(k)}` : `number ${first + k} of ${owner}`;
+      const ofOutput = isDifference ? `number ${first + k} of each head's output` : `number ${first + k} of the output`;
+      const target = isOutput ? ofOutput : `key ${quoted(k)}`;
       const each = heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
       if (isBlank(q, k)) number = "no difference";
-      const reason = isHidden(q, k) ? `, hidden by the ${k >= validLen ? "padding" : "causal"} mask` : "";
-      return `query ${quoted(q)} → ${target}: ${number}${isDifference ? ` (${each})` : ""}${reason}`;
+      const mask = k >= validLen ? ", hidden by the padding mask" : ", hidden by the causal mask";
+      const [both, reason] = [isDifference ? ` (${each})` : "", isHidden(q, k) ? mask : ""];
+      return `query ${quoted(q)} → ${target}: ${number}${both}${reason}`;
     };
     const columns = isOutput ? Array.from(table[0], (_, column) => String(first + column)) : tokens;
     const room = view === "both" || isCompact ? "narrow" : "wide";
@@ -307,7 +309,9 @@ function buildLargeMap(frame, name) {
     used.node.classList.toggle("mha-dense", columns.length > 8);
     used.node.style.setProperty("--rows", String(tokens.length));
     used.draw({
-      label: `${noun}s of ${whose}: queries in rows, ${isOutput ? "the head's output numbers" : "keys"} in columns`,
+      label: isOutput
+        ? `${nouns} of ${whose}: queries in rows, the head's output numbers in columns`
+        : `${nouns} of ${whose}: queries in rows, keys in columns`,
       rowLabels: tokens,
       columnLabels: columns,
       numbers: table,

@@ -66,8 +66,8 @@ function buildSettings(frame, set) {
 
 /** Loss and share of right answers against the steps. @param {Frame} frame */
 function buildCurves(frame) {
-  const losses = plane(frame, { label: "Loss by step", xName: "step", yName: "loss", ticks: [3, 3] });
-  const shares = plane(frame, { label: "Share of positions with both answers right, by step", xName: "step", yName: "both right", ticks: [3, 3] });
+  const losses = plane(frame, { label: "Loss by step", xName: `step`, yName: `loss`, ticks: [3, 3] });
+  const shares = plane(frame, { label: "Share of positions with both answers right, by step", xName: `step`, yName: "both right", ticks: [3, 3] });
   const facts = ["loss of the batch: ", "both answers right: "].map((text) => {
     const number = element("strong");
     return { number, node: element("p", { class: "mha-name" }, text, number) };
@@ -115,7 +115,8 @@ function percent(share) {
 /** @param {{plan: Plan, records: TrainingRecord[]}} run that has finished */
 function describeEarlier({ plan, records }) {
   const { bothRight } = records[records.length - 1];
-  return `${countOf(plan.numHeads, "head")}, ${plan.readOut}, seed ${plan.seed}: ${percent(bothRight)}`;
+  const heads = countOf(plan.numHeads, "1 head", "# heads");
+  return `${heads}, ${plan.readOut}, seed ${plan.seed}: ${percent(bothRight)}`;
 }
 
 /** The maps of the heads, and the weight of each head on the two target positions. */
@@ -129,8 +130,8 @@ function buildMaps() {
     const canvas = pixelCanvas();
     canvas.node.setAttribute("role", "img");
     canvas.node.removeAttribute("aria-hidden");
-    const shares = ["previous", "mirrored"].map(() => element("b"));
-    const rows = shares.map((share, index) => element("span", {}, element("span", { text: ["previous", "mirrored"][index] }), " ", share));
+    const shares = [`previous`, `mirrored`].map(() => element("b"));
+    const rows = shares.map((share, index) => element("span", {}, element("span", { text: [`previous`, `mirrored`][index] }), " ", share));
     const title = element("p", { class: "mha-title", text: `head ${head}` });
     title.style.setProperty("--head", headColor(head));
     return { node: element("div", {}, title, canvas.node, element("p", { class: "mha-role" }, ...rows)), canvas, shares };
@@ -195,7 +196,7 @@ function buildTraining(frame) {
     transport.draw();
     curves.draw(run);
     maps.draw(run.plan, run.records[run.shown]);
-    legend.textContent = `${LEGEND}${run.before ? ` Pale lines: the run before, ${describeEarlier(run.before)}.` : ""}`;
+    legend.textContent = run.before ? `${LEGEND} Pale lines: the run before, ${describeEarlier(run.before)}.` : LEGEND;
   }
   return () => {
     const plan = readPlan(frame);

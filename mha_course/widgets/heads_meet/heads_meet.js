@@ -133,7 +133,10 @@ function weightCurves() {
         mark(path, "weights", weight);
       });
     });
-    const told = weights.map((row, head) => `head ${head} to ${strongest(words, row) || "no word in particular"}`);
+    const told = weights.map((row, head) => {
+      const where = strongest(words, row) || "no word in particular";
+      return `head ${head} to ${where}`;
+    });
     svg.setAttribute("aria-label", `Weights from ${query}: ${told.join("; ")}`);
   }
   return { node, draw };
@@ -207,6 +210,9 @@ function spread(numbers) {
   return `from ${formatNumber(Math.min(...numbers), 2)} to ${formatNumber(Math.max(...numbers), 2)}`;
 }
 
+/** @type {Object<string, string>} */
+const TERM_NAMES = { bias: `bias`, residual: `residual` };
+
 /** @param {MeetTerm} term */
 const termColor = ({ name, head }) => (head < 0 ? FIXED_COLOR[/** @type {"bias" | "residual"} */ (name)] : headColor(head));
 
@@ -273,7 +279,7 @@ function addition(frame) {
       row.node.style.setProperty("--head", termColor(term));
       const slice = element("span", {}, " · W", element("sub", { text: term.head }), element("sup", { text: "O" }));
       const off = element("span", { text: ": off" });
-      row.name.replaceChildren(term.name, ...(term.head < 0 ? [] : [slice, off]));
+      row.name.replaceChildren(TERM_NAMES[term.name] ?? term.name, ...(term.head < 0 ? [] : [slice, off]));
       row.svg.append(bars);
       total.svg.insertBefore(piece, sums);
       rows.append(row.node);
@@ -308,7 +314,8 @@ function addition(frame) {
       const { name, head, numbers } = terms[index];
       row.fit(columns, alone[index], unit);
       row.node.classList.toggle("mha-off", !isOn[index]);
-      row.svg.setAttribute("aria-label", `What ${name} adds${isOn[index] ? "" : ", switched off"}: ${spread(numbers)}`);
+      const term = TERM_NAMES[name] ?? name;
+      row.svg.setAttribute("aria-label", isOn[index] ? `What ${term} adds: ${spread(numbers)}` : `What ${term} adds, switched off: ${spread(numbers)}`);
       bars.setAttribute("d", meetBoxes(new Float64Array(columns), numbers));
       mark(bars, head < 0 ? name : "contributions", numbers);
       const own = isOn[index] ? pieces[next++] : null;
@@ -447,7 +454,7 @@ function build(frame) {
   const sentence = sentenceMenu(frame);
   const [list, curves, heads] = [wordList(frame), weightCurves(), headSwitches(frame)];
   const [sum, written, answers] = [addition(frame), writtenSum(), answerList()];
-  const titles = ["query, word", "weights", "head: where it looks, its vector"].map((text) => element("p", { class: "mha-hint", text }));
+  const titles = ["query, word", `weights`, "head: where it looks, its vector"].map((text) => element("p", { class: "mha-hint", text }));
   const coordinate = slider(frame, "entry of y", "coordinate");
   const below = element("div", { class: "mha-meet-below" }, element("div", {}, sum.node, coordinate.node, written.node), answers.node);
   const columns = element("div", { class: "mha-meet" }, ...titles, list.node, curves.node, heads.node);
@@ -468,7 +475,8 @@ function build(frame) {
 
     const off = gates.flatMap((gate, head) => (gate === 0 ? [head] : []));
     const told = stored.tasks.map((task, index) => `${task} ${stored.words[found.answers[index]] || found.answers[index]}`);
-    const now = `Query ${words[query]}. ${off.length ? `Heads off: ${off.join(", ")}.` : "All heads on."} Answers: ${told.join(", ")}.`;
+    const switches = off.length ? `Heads off: ${off.join(", ")}.` : "All heads on.";
+    const now = `Query ${words[query]}. ${switches} Answers: ${told.join(", ")}.`;
     frame.tell(now);
     const { weights, heads: vectors, contributions } = parts;
     const fixed = Object.fromEntries(terms.filter(({ head }) => head < 0).map(({ name, numbers }) => [name, numbers]));

@@ -47,11 +47,12 @@ function depthWords(depth) {
 
 /** @param {Spot} spot */
 function describeSpot({ item, inSolution, place, line, total, depths }) {
-  const block = item.length === 1 ? "" : `block of ${item.length} lines, `;
-  if (!inSolution) return `${block}not used, ${place + 1} of ${total}`;
-  const last = line + item.length;
-  const lines = item.length === 1 ? `line ${last}` : `${block}lines ${line + 1} to ${last}`;
-  return `${lines} of ${total}, ${depthWords(depths[0])}`;
+  const { length } = item;
+  if (!inSolution && length === 1) return `not used, ${place + 1} of ${total}`;
+  if (!inSolution) return `block of ${length} lines, not used, ${place + 1} of ${total}`;
+  const [last, indented] = [line + length, depthWords(depths[0])];
+  if (length === 1) return `line ${last} of ${total}, ${indented}`;
+  return `block of ${length} lines, lines ${line + 1} to ${last} of ${total}, ${indented}`;
 }
 
 /**
@@ -102,7 +103,7 @@ function itemRow(content, item) {
   function draw(where, isHeld, fault) {
     const { line, inSolution, depths } = where;
     const isWrong = inSolution && fault > line && fault <= line + item.length;
-    const said = `${describeSpot(where)}${isWrong ? ", stands wrong" : ""}: `;
+    const said = isWrong ? `${describeSpot(where)}, stands wrong: ` : `${describeSpot(where)}: `;
     write(spot, said[0].toUpperCase() + said.slice(1));
     button.setAttribute("aria-pressed", String(isHeld));
     // A sign as well as a colour, for readers who cannot see the colour.
@@ -180,8 +181,9 @@ function ending(frame, content) {
     const isShown = answer.helped === content.steps.length;
     node.hidden = !answer.solved && !isShown;
     if (node.hidden) return;
-    const helped = answer.helped === 0 ? "." : `, after ${countOf(answer.helped, "step")} of help.`;
-    title.textContent = answer.solved ? `Right: every line is in its place${helped}` : "The solution";
+    const alone = "Right: every line is in its place.";
+    const helped = countOf(answer.helped, "Right: every line is in its place, after 1 step of help.", "Right: every line is in its place, after # steps of help.");
+    title.textContent = !answer.solved ? "The solution" : answer.helped === 0 ? alone : helped;
     const text = answer.lines.map(([index, depth]) => `${"    ".repeat(depth)}${textOf(content, index)}\n`).join("");
     write(code, text);
     copy.textContent = "Copy";
@@ -211,7 +213,7 @@ function checking(frame, content, act) {
     const left = content.steps.length - helped;
     help.setAttribute("aria-disabled", String(failed < PATIENCE || left === 0));
     const waits = `Help comes after ${PATIENCE} failed checks; so far ${failed}.`;
-    write(offer, failed < PATIENCE ? waits : `${countOf(left, "step")} of help left.`);
+    write(offer, failed < PATIENCE ? waits : countOf(left, "1 step of help left.", "# steps of help left."));
     if (found !== text) feedback.replaceChildren(...inlineText(text));
     found = text;
     // At the end, the page shows all reasons below.
@@ -346,7 +348,9 @@ function buildMoves(content, { read, keep, tell, held, redraw }) {
     withHeld((now) => {
       const last = itemsOf(content, read()).solution.length - 1;
       if (!now.inSolution) return by > 0 ? put(now, Infinity) : tell("Add puts the line into the solution, and so does →.");
-      if (now.place + by < 0 || now.place + by > last) return tell(`${named(now.item)} is already the ${by < 0 ? "first" : "last"} line.`);
+      if (now.place + by < 0 || now.place + by > last) {
+        return tell(by < 0 ? `${named(now.item)} is already the first line.` : `${named(now.item)} is already the last line.`);
+      }
       put(now, now.place + by);
     })();
   const indent = (/** @type {number} */ by) =>
@@ -368,8 +372,8 @@ function buildMoves(content, { read, keep, tell, held, redraw }) {
       held.first = first;
       redraw();
       if (!now) return;
-      const how = now.inSolution ? "Arrow keys move and indent it" : "→ puts it into the solution";
-      tell(first === null ? `Put down ${named(now.item)}, ${describeSpot(now)}.` : `Picked up ${named(now.item)}, ${describeSpot(now)}. ${how}, Escape puts it down.`);
+      const how = now.inSolution ? "Arrow keys move and indent it, Escape puts it down." : "→ puts it into the solution, Escape puts it down.";
+      tell(first === null ? `Put down ${named(now.item)}, ${describeSpot(now)}.` : `Picked up ${named(now.item)}, ${describeSpot(now)}. ${how}`);
     },
     drop(first, place, steps) {
       const now = spot(first);

@@ -140,7 +140,7 @@ export function helpOnce(content, answer) {
 export function describeStep(content, step, withReason = true) {
   if (step.kind === "remove") {
     const { text, because } = content.distractors[step.line - content.lines.length];
-    return `Help took away \`${text}\`.${withReason ? ` ${because}` : ""}`;
+    return withReason ? `Help took away \`${text}\`. ${because}` : `Help took away \`${text}\`.`;
   }
   if (step.kind === "indent") return "Help set the indentation: every line now has its own, wherever it stands.";
   if (step.kind === "join") return `Help joined lines into blocks of ${step.size}; the last one may be shorter.`;

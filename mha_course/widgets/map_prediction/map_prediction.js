@@ -192,7 +192,7 @@ function build(frame) {
     toggle() {
       showsTruth = !showsTruth;
       draw();
-      frame.say(`The grid shows ${showsTruth ? "the truth" : "your prediction"}.`);
+      frame.say(showsTruth ? "The grid shows the truth." : "The grid shows your prediction.");
     },
     restart() {
       frame.set({ marked: nothingMarked(task), seen: false });
@@ -212,7 +212,7 @@ function build(frame) {
     const where = `${task.rows[row]}, ${task.columns[column]}: `.replace(/[`*]/g, "");
     const [said, is] = [task.states[Number(mine)], task.states[Number(real)]];
     if (!frame.get("seen")) return `${where}${said}`;
-    return `${where}${is}, ${mine === real ? "as predicted" : `you predicted ${said}`}`;
+    return mine === real ? `${where}${is}, as predicted` : `${where}${is}, you predicted ${said}`;
   }
 
   function draw() {

@@ -46,7 +46,10 @@ const paintedText = (painted) => painted.map((row) => row.map(Number).join("")).
 
 /** Some queries in words, such as "queries 0–2, 4". @param {number[]} queries */
 const nameQueries = (queries) =>
-  queries.length === 0 ? "no query" : `${queries.length === 1 ? "query" : "queries"} ${runsOf(queries)}`;
+  queries.length === 0 ? "no query" : queries.length === 1 ? `query ${runsOf(queries)}` : `queries ${runsOf(queries)}`;
+
+/** A clause on queries without a key. @param {number[]} empty */
+const seeNoKey = (empty) => (empty.length === 1 ? `${nameQueries(empty)} sees no key` : `${nameQueries(empty)} see no key`);
 
 /** @param {string} text */
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -56,8 +59,8 @@ function paintedMap(frame) {
   let brush = false;
   const map = numberMap(frame, {
     name: "scores",
-    rows: "queries",
-    columns: "keys",
+    rows: `queries`,
+    columns: `keys`,
     hint: "Click, drag or press Space to hide or show a key. Hatched: hidden by valid_len or is_causal.",
     onPick(row, column, isFirst) {
       const { painted } = readMask(frame);
@@ -76,7 +79,8 @@ function paintedMap(frame) {
       if (!state.painted[q][k]) hiding.push("the painted mask");
       if (!padding[q][k]) hiding.push("valid_len");
       if (state.isCausal && !causal[q][k]) hiding.push("is_causal");
-      return hiding.length === 0 ? `score ${formatNumber(state.scores[q][k], 2)}` : `hidden by ${hiding.join(" and ")}`;
+      const hidden = hiding.join(" and ");
+      return hiding.length === 0 ? `score ${formatNumber(state.scores[q][k], 2)}` : `hidden by ${hidden}`;
     };
     const [rowLabels, columnLabels] = [state.qLen, state.kLen].map((len) => Array.from({ length: len }, (_, i) => String(i)));
     map.draw({
@@ -137,7 +141,7 @@ function resultTable() {
         ...Array.from({ length: kLen }, (_, key) =>
           element("th", { scope: "col", class: "mha-of-key" }, element("span", { class: "mha-unseen", text: "key " }), String(key)),
         ),
-        element("th", { scope: "colgroup", colspan: valueDim, class: "mha-of-value", text: "output" }),
+        element("th", { scope: "colgroup", colspan: valueDim, class: "mha-of-value", text: `output` }),
       ),
     );
     body.replaceChildren(
@@ -159,7 +163,7 @@ function resultTable() {
           element(
             "th",
             { scope: "row", class: "mha-of-value" },
-            element("span", { class: column === 0 ? "" : "mha-unseen", text: "value" }),
+            element("span", { class: column === 0 ? "" : "mha-unseen", text: `value` }),
             element("span", { class: "mha-unseen", text: `, column ${column}` }),
           ),
           ...cells(kLen, "mha-value-cell"),
@@ -227,7 +231,7 @@ function smallMatrix(name) {
 /** The effect of the step in words. @param {MaskState} state @param {MaskNumbers} numbers */
 function stepVerdict({ policy, qLen }, { empty, projection, step }) {
   if (empty.length === 0) return "Every query sees a key: this step is the same under all three policies.";
-  const who = `${nameQueries(empty)} ${empty.length === 1 ? "sees" : "see"} no key`;
+  const who = seeNoKey(empty);
   const rest = empty.length === qLen ? "W stays as it was" : "W is what the other queries made of it";
   const lost = projection.flatMap((row) => Array.from(row)).filter(Number.isNaN).length;
   if (policy === "nan") {
@@ -299,8 +303,7 @@ function maskTools(frame) {
 /** Says which rows the choice of a policy changes. @param {number[]} empty */
 function summaryOf(empty) {
   if (empty.length === 0) return "Every query sees a key, so the three policies agree.";
-  const sees = empty.length === 1 ? "sees" : "see";
-  return `${capital(nameQueries(empty))} ${sees} no key: only there do the weights depend on the policy.`;
+  return `${capital(seeNoKey(empty))}: only there do the weights depend on the policy.`;
 }
 
 /** @param {Frame} frame */

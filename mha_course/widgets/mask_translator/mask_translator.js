@@ -237,9 +237,8 @@ function conventionCard(frame, convention) {
     const seen = isLength ? null : rows.length === 1 ? [mask[mask.length - 1]] : mask;
     map.draw(name, `${argument} of ${library}: ${spoken(array)}`, rows, (entry) => entryText(dtype, entry), seen);
     const blind = Array.from(mask.keys()).filter((query) => !mask[query].includes(true));
-    const who = blind.length === 1 ? `Query ${blind[0]} gets` : `Queries ${listed(blind)} get`;
-    const effect = blind.length === 0 ? "" : `${who} ${empty}.`;
-    setText(remark, [array.note, effect].filter(Boolean).join(" "));
+    const effect = blind.length === 1 ? `Query ${blind[0]} gets ${empty}.` : `Queries ${listed(blind)} get ${empty}.`;
+    setText(remark, [array.note, blind.length > 0 && effect].filter(Boolean).join(" "));
     code = snippet(convention, array);
     drawCode();
     return array;
@@ -316,8 +315,8 @@ function judge({ mask, qLen, source, target }, array) {
   const lost = cells.filter(Boolean).length;
   const verdict = `${cells.length} of ${all} cells are read wrongly, and nothing raises an error.`;
   const parts = [];
-  if (cells.length > lost) parts.push(`${countOf(cells.length - lost, "hidden cell")} can be seen`);
-  if (lost > 0) parts.push(`${countOf(lost, "visible cell")} cannot`);
+  if (cells.length > lost) parts.push(countOf(cells.length - lost, "1 hidden cell can be seen", "# hidden cells can be seen"));
+  if (lost > 0) parts.push(countOf(lost, "1 visible cell cannot", "# visible cells cannot"));
   return { verdict, why: `${why} ${parts.join(", ")}.`, read, wrong };
 }
 
@@ -353,7 +352,8 @@ function mistakeView() {
     const bits = read.map((row) => row.map(Number));
     const label = wrong.map((row, query) => {
       const [sees, errs] = [read[query], row].map((flags) => flags.flatMap((flag, key) => (flag ? [key] : [])));
-      return `query ${query} sees ${sees.length ? `keys ${listed(sees)}` : "no key"}, ${errs.length ? `wrong at ${listed(errs)}` : "all right"}`;
+      const [seen, fault] = [sees.length ? `keys ${listed(sees)}` : "no key", errs.length ? `wrong at ${listed(errs)}` : "all right"];
+      return `query ${query} sees ${seen}, ${fault}`;
     });
     maps[1].draw("read", `as it is read: ${label.join("; ")}`, bits, String, read, wrong);
     numbers.read = bits;
@@ -369,8 +369,8 @@ function paper(frame) {
   let brush = false;
   const map = numberMap(frame, {
     name: "mask",
-    rows: "queries",
-    columns: "keys",
+    rows: `queries`,
+    columns: `keys`,
     hint: "Click, drag or press Space: hide a key from a query, or show it.",
     onPick(row, column, isFirst) {
       const { mask } = readState(frame);
@@ -391,7 +391,7 @@ function paper(frame) {
       label: "Mask: queries in rows, keys in columns, 1 = may attend",
       numbers: mask.map((row) => Float64Array.from(row, Number)),
       extent: { low: 0, high: 1 },
-      describe: (query, key) => `query ${query} → key ${key}: ${mask[query][key] ? "may attend" : "hidden"}`,
+      describe: (query, key) => (mask[query][key] ? `query ${query} → key ${key}: may attend` : `query ${query} → key ${key}: hidden`),
       digits: 0,
     });
   }

@@ -169,7 +169,7 @@ export function patterns(qLen, kLen) {
     ["2 padding keys", where((_, k) => k < kLen - 2)],
     ["3 padding keys", where((_, k) => k < kLen - 3)],
     ["2 padding keys on the left", where((_, k) => k >= 2)],
-    ["causal", causal],
+    [`causal`, causal],
     ["causal, 2 padding keys", where((q, k) => causal[q][k] && k < kLen - 2)],
     ["sliding, 2 tokens", where((q, k) => causal[q][k] && k >= q + kLen - qLen - 1)],
     ["a hole in the middle", where((_, k) => k !== Math.floor(kLen / 2))],

@@ -12,7 +12,7 @@ import { plane } from "../shared/plane.js";
 
 const PATH_NAMES = {
   attention: "self\u2011attention", // with a no-break hyphen
-  convolution: "convolution",
+  convolution: `convolution`,
   dilated: "dilated convolution",
   recurrence: "recurrent network",
 };
@@ -94,14 +94,14 @@ function pathWiring(kind) {
     const size = n > MOST_WITH_DOTS ? 7 : Math.max(2, Math.min(7, 84 / n, 110 / layers));
     svg.style.setProperty("--dot", `${size}px`);
 
-    const steps = countOf(length, "step");
+    const steps = countOf(length, "1 step", "# steps");
     count.textContent = steps;
     mark(count, "path", length);
     depthHint.textContent = {
       attention: "1 layer",
-      recurrence: `1 layer, ${countOf(n, "state")}`,
-      convolution: `a stack of ${countOf(layers, "layer")}`,
-      dilated: `a stack of ${countOf(layers, "layer")}`,
+      recurrence: countOf(n, "1 layer, 1 state", "1 layer, # states"),
+      convolution: countOf(layers, "a stack of 1 layer", "a stack of # layers"),
+      dilated: countOf(layers, "a stack of 1 layer", "a stack of # layers"),
     }[kind];
     svg.setAttribute("aria-label", `${PATH_NAMES[kind]}: the signal of token ${source} reaches token ${target} in ${steps}`);
   }
@@ -234,7 +234,7 @@ function buildPath(frame) {
     const state = frame.read();
     const found = computePath(state);
     const { n, d, k } = state;
-    length.draw(n, { stops: stopsWith(STOPS_N, n), said: countOf(n, "token"), isTicked: false });
+    length.draw(n, { stops: stopsWith(STOPS_N, n), said: countOf(n, "1 token", "# tokens"), isTicked: false });
     source.draw(state.source, { low: 0, high: n - 1 });
     wirings.forEach(({ draw }, kind) => draw(state, found.longest[kind], found.path[kind]));
     table.draw(found);
@@ -244,9 +244,9 @@ function buildPath(frame) {
       mark(crossings[index], "crossover", number);
     });
 
+    const paths = PATH_KINDS.map((kind, index) => `${PATH_NAMES[kind]} ${found.path[index]}`).join(", ");
     const news =
-      `n = ${n}, d = ${d}, k = ${k}. From token ${state.source} to ${state.target}: ` +
-      `${PATH_KINDS.map((kind, index) => `${PATH_NAMES[kind]} ${found.path[index]}`).join(", ")} steps. ` +
+      `n = ${n}, d = ${d}, k = ${k}. From token ${state.source} to ${state.target}: ${paths} steps. ` +
       `Attention multiplies ${formatNumber(found.multiplications[0] / found.multiplications[3], 2)} times as often as a recurrence.`;
     frame.tell(news);
     frame.report(() => found);

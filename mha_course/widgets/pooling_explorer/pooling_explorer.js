@@ -55,20 +55,20 @@ function tellMove(name, from, to) {
   const [a, b] = [from.numbers, to.numbers];
   const arrow = (/** @type {number} */ before, /** @type {number} */ after, digits = 3) =>
     `${formatNumber(before, digits)} → ${formatNumber(after, digits)}`;
-  /** @type {(noun: string, before: number[], after: number[]) => {what: string, pair: number | null}} */
-  const ofPairs = (noun, before, after) => {
+  /** @type {(texts: {many: (count: number) => string, one: (pair: number, move: string) => string}, before: number[], after: number[]) => {what: string, pair: number | null}} */
+  const ofPairs = ({ many, one }, before, after) => {
     const indices = after.flatMap((number, index) => (number === before[index] ? [] : [index]));
     const pair = indices.length > 0 ? indices[0] : to.state.pair;
-    if (indices.length > 1) return { what: `${indices.length} ${noun}s`, pair: null };
-    return { what: `${noun} of pair ${pair}: ${arrow(before[pair], after[pair], 2)}`, pair };
+    if (indices.length > 1) return { what: many(indices.length), pair: null };
+    return { what: one(pair, arrow(before[pair], after[pair], 2)), pair };
   };
   /** @type {Object<string, () => {what: string, pair: number | null}>} */
   const moves = {
     kernel: () => ({ what: `kernel: ${from.state.kernel} → ${to.state.kernel}`, pair: null }),
     bandwidth: () => ({ what: `bandwidth: ${from.state.bandwidth} → ${to.state.bandwidth}`, pair: null }),
     query: () => ({ what: `query: ${arrow(from.state.query, to.state.query, 2)}`, pair: null }),
-    keys: () => ofPairs("key", from.state.keys, to.state.keys),
-    values: () => ofPairs("value", from.state.values, to.state.values),
+    keys: () => ofPairs({ many: (count) => `${count} keys`, one: (pair, move) => `key of pair ${pair}: ${move}` }, from.state.keys, to.state.keys),
+    values: () => ofPairs({ many: (count) => `${count} values`, one: (pair, move) => `value of pair ${pair}: ${move}` }, from.state.values, to.state.values),
   };
   const { what, pair } = moves[name]();
   const changes = b.weights.map((weight, index) => Math.abs(weight - a.weights[index]));
@@ -87,15 +87,19 @@ function tellMove(name, from, to) {
     weightsChanged,
     weights: weightsChanged ? `changed: ${how}` : "unchanged for all pairs",
     outputChanged,
-    output: outputChanged ? `changed: ${arrow(a.output, b.output)}` : "unchanged",
+    output: outputChanged ? `changed: ${arrow(a.output, b.output)}` : `unchanged`,
   };
 }
+
+/** The names of kernels that are no names of people. @type {Object<string, string>} */
+const KERNEL_NAMES = { boxcar: `boxcar`, triangular: `triangular` };
 
 /** @param {Frame} frame */
 function poolingControls(frame) {
   const { low, high } = frame.limits("bandwidth");
   const stops = () => bandwidthStops(frame.get("key_range"), (width) => within(width, [low, high]));
-  const kernels = menu(frame, "kernel", "kernel");
+  const names = (frame.limits("kernel").options ?? []).map((name) => KERNEL_NAMES[String(name)] ?? String(name));
+  const kernels = menu(frame, "kernel", "kernel", names);
   const bandwidth = slider(frame, "bandwidth", (step) => frame.set({ bandwidth: stops()[step] }));
   const pair = slider(frame, "pair", (index) => frame.set({ pair: index }));
   const pairText = element("p", { class: "mha-pair" });
@@ -190,7 +194,7 @@ function poolingMoves(frame) {
  * @param {Frame} frame @param {ReturnType<typeof poolingMoves>} moves
  */
 function fitPlane(frame, moves) {
-  const top = plane(frame, { label: "Pairs, true curve and fit", xName: "", yName: "value", ratio: 2 });
+  const top = plane(frame, { label: "Pairs, true curve and fit", xName: "", yName: `value`, ratio: 2 });
   top.node.classList.add("mha-fit");
   const truth = top.curve("truth");
   const queryLine = top.curve("query mha-guide");
@@ -232,7 +236,7 @@ function fitPlane(frame, moves) {
  */
 function weightPlane(frame, moves) {
   const label = "Weight of each key";
-  const below = plane(frame, { label, xName: "query and keys", yName: "weight", ratio: 6, ticks: [6, 2] });
+  const below = plane(frame, { label, xName: "query and keys", yName: `weight`, ratio: 6, ticks: [6, 2] });
   below.node.classList.add("mha-stems");
   const window = below.curve("query mha-window");
   const line = below.curve("query mha-guide");
@@ -340,7 +344,7 @@ function moveReport(frame) {
       ? ""
       : "No key is within reach of the query: all weights are 0, and the output 0 is not an estimate.";
     if (moved.length === 0) return;
-    const changed = (/** @type {boolean} */ is) => (is ? "changed" : "unchanged");
+    const changed = (/** @type {boolean} */ is) => (is ? `changed` : `unchanged`);
     frame.say(
       `${told.what}. Weights ${changed(told.weightsChanged)}, output ${changed(told.outputChanged)}: ` +
         `${formatNumber(now.numbers.output, 3)}. ${lonely.textContent}`,

@@ -17,7 +17,7 @@ const SINES = { low: -1, high: 1 }; // the colour scale of sines and cosines
 /** @typedef {{numPositions: number, embedDim: number, base: number, position: number, column: number}} PositionState */
 
 /** @param {number} column */
-const positionWords = (column) => `${column % 2 === 0 ? "sine" : "cosine"} of pair ${column >> 1}`;
+const positionWords = (column) => (column % 2 === 0 ? `sine of pair ${column >> 1}` : `cosine of pair ${column >> 1}`);
 
 /** Draws the numbers of the table as pixels, because one element per number would be too many. */
 function tablePicture() {
@@ -205,7 +205,7 @@ function pairCurves(frame) {
   const title = element("p", { class: "mha-title mha-pair" });
   const legend = ["sine", "cosine", "next"].map(positionLegend);
   const label = "One pair of columns";
-  const curves = plane(frame, { label, xName: "position", yName: "encoding", ratio: 2.6, ticks: [6, 3] });
+  const curves = plane(frame, { label, xName: `position`, yName: `encoding`, ratio: 2.6, ticks: [6, 3] });
   const next = curves.curve("next");
   const [sineLine, cosineLine] = [curves.curve("sine"), curves.curve("cosine")];
   const [sineDots, cosineDots] = [positionDots(curves, "sine"), positionDots(curves, "cosine")];

@@ -52,8 +52,8 @@ function importAnswers(text) {
   const joined = given.map(([key, value]) => [key, (key.startsWith(DRAFTS) ? joinDrafts : join)(recall(key), value)]);
   const differ = joined.filter(([key, value]) => key.startsWith(DRAFTS) && (value.others?.length ?? 0) > (recall(key)?.others?.length ?? 0));
   const stored = joined.map(([key, value]) => remember(key, value));
-  const room = stored.includes(false) ? " as far as this browser has room" : "";
-  const imported = `Imported${room}: ${countOf(countAnswers(Object.fromEntries(given)), "answer")}.`;
+  const answers = countOf(countAnswers(Object.fromEntries(given)), "1 answer", "# answers");
+  const imported = stored.includes(false) ? `Imported as far as this browser has room: ${answers}.` : `Imported: ${answers}.`;
   const names = differ.map(([key]) => key.slice(DRAFTS.length)).join(", ");
   const both = names && ` Your own text stays, and the file's is kept beside it, where they differ: ${names}. The editor there offers both.`;
   return `${imported}${both} A page that is open shows what was imported when you load it again.`;
@@ -121,7 +121,8 @@ function buildRepetition(frame) {
     // A link that has the focus keeps it if nothing changes.
     if (drawn !== JSON.stringify(due)) list.replaceChildren(...due.slice(0, MOST).map((card) => buildDue(frame, card)));
     drawn = JSON.stringify(due);
-    more.textContent = due.length > MOST ? `${countOf(due.length - MOST, "more question")} will take their places.` : "";
+    const waiting = countOf(due.length - MOST, "1 more question will take their places.", "# more questions will take their places.");
+    more.textContent = due.length > MOST ? waiting : "";
   };
   return { node, cards, draw };
 }
@@ -145,7 +146,8 @@ function buildClearing(frame, onCleared) {
     (isAsking ? no : clear).focus();
   };
   frame.listen(clear, "click", () => {
-    question.textContent = `Remove ${countOf(countAnswers(everything()), "answer")} from this browser? You cannot undo this.`;
+    const many = "Remove # answers from this browser? You cannot undo this.";
+    question.textContent = countOf(countAnswers(everything()), "Remove 1 answer from this browser? You cannot undo this.", many);
     ask(true);
     frame.say(question.textContent);
   });
@@ -205,7 +207,7 @@ function build(frame) {
   frame.listen(book, "click", () => give(BOOK_NAME, asNotebook(everything()), "what you wrote, as a notebook to hand in"));
   frame.listen(deck, "click", () => {
     const cards = repetition.cards();
-    give(DECK_NAME, asDeck(cards), `${countOf(cards.length, "card")} that Anki imports`);
+    give(DECK_NAME, asDeck(cards), countOf(cards.length, "1 card that Anki imports", "# cards that Anki imports"));
   });
 
   let wasCleared = false;
@@ -220,7 +222,8 @@ function build(frame) {
     [clear.hidden, load.hidden] = [isEmpty || !dialog.hidden, !writable];
     repetition.draw();
     deck.hidden = repetition.node.hidden;
-    count.textContent = `${answers === 0 ? "No answer is" : `${countOf(answers, "answer")} ${answers === 1 ? "is" : "are"}`} kept in this browser.`;
+    const some = countOf(answers, "1 answer is kept in this browser.", "# answers are kept in this browser.");
+    count.textContent = answers === 0 ? "No answer is kept in this browser." : some;
     if (isUseless) count.textContent = NO_STORAGE;
     text.textContent = asText(entries);
     if (wasCleared && answers === 0) count.textContent += " A page that is open shows its answers until you load it again.";

@@ -371,7 +371,8 @@ function build(frame) {
     ]);
     showPlace(null);
 
-    const place = `Step ${state.step + 1} of ${steps.length}: ${RESHAPE_NAMES[step.kind]}, shape ${shape.join(" by ")}.`;
+    const extent = shape.join(" by ");
+    const place = `Step ${state.step + 1} of ${steps.length}: ${RESHAPE_NAMES[step.kind]}, shape ${extent}.`;
     const told = `${place} ${misplaced} of ${COUNT} numbers are misplaced. ${verdict}`.trim();
     frame.tell(told);
     frame.report(() => ({ table: nestNumbers(readStrided(step.tensor), shape), memory: numbers, strides, misplaced }));

@@ -290,12 +290,10 @@ function describeDial(before, { state, numbers }) {
   const hasMoved = m === n && m !== 0;
   if (hasMoved && Math.abs(numbers.rotary_pair_score - before.numbers.rotary_pair_score) < 1e-4) {
     const addedBefore = formatNumber(before.numbers.added_pair_score);
-    const change = added === addedBefore ? `stays ${added}` : `goes from ${addedBefore} to ${added}`;
     const moved = formatNumber(m, 0);
-    return (
-      `Both moved by ${moved}: the rotary score stays ${rotary}; ` +
-      `with the sinusoid added, the score ${change}.`
-    );
+    return added === addedBefore
+      ? `Both moved by ${moved}: the rotary score stays ${rotary}; with the sinusoid added, the score stays ${added}.`
+      : `Both moved by ${moved}: the rotary score stays ${rotary}; with the sinusoid added, the score goes from ${addedBefore} to ${added}.`;
   }
   const offset = formatNumber(state.keyPosition - state.queryPosition, 0);
   return `Pair ${state.pair}, offset ${offset}: rotary score ${rotary}, with the sinusoid added ${added}.`;

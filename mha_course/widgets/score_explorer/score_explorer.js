@@ -26,10 +26,10 @@ const SCORE_MAX_KEYS = 6;
 /** @type {[string, string, boolean][]} name, text in the menu, and whether the score can be divided by √d */
 const SCORE_RULES = [
   ["dot", "dot product", true],
-  ["cosine", "cosine", false],
+  ["cosine", `cosine`, false],
   ["gaussian", "Gaussian", true],
-  ["bilinear", "bilinear", true],
-  ["additive", "additive", false],
+  ["bilinear", `bilinear`, true],
+  ["additive", `additive`, false],
 ];
 
 /** @param {Frame} frame */

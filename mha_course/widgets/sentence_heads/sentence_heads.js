@@ -185,8 +185,8 @@ function readingSource(frame, show) {
       isLoading = false;
       if (!frame.signal.aborted) frame.set({ model });
     } catch (error) {
-      const { message } = /** @type {Error} */ (error);
-      const fault = message.endsWith(" is missing") ? say(frame, "absent", { problem: message }) : message;
+      const { message, cause } = /** @type {Error} */ (error);
+      const fault = cause === "missing" ? say(frame, "absent", { problem: message }) : message;
       [isLoading, problem] = [false, say(frame, "broken", { problem: fault })];
       if (!frame.signal.aborted) show();
     }
@@ -232,7 +232,7 @@ function sentencePanel(frame) {
   const reads = element("p", { class: "mha-caption" });
   const looks = bars("looks", "muted");
   const strongest = bars("strongest", "muted");
-  const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });
+  const map = sizedMap(frame, { name: "weights", rows: `queries`, columns: `keys` });
   const heading = (/** @type {string} */ name) => element("p", { class: "mha-name", text: say(frame, name) });
   const left = element("div", {}, title, words.node, scale.node, reads, heading("looks"), looks.node);
   const right = element("div", {}, map.node, heading("strongest"), strongest.node);
@@ -245,7 +245,7 @@ function sentencePanel(frame) {
     const place = say(frame, "place", { layer, head });
     setText(title, place);
     words.draw(pieces, numbers[query], query);
-    scale.draw(WEIGHTS, "weight");
+    scale.draw(WEIGHTS, `weight`);
     const most = largest(numbers[query], MOST_READ)
       .map(({ number, index: key }) => `${pieceName(pieces[key])} (${key + 1}) ${formatNumber(number, 2)}`)
       .join(", ");

@@ -15,15 +15,16 @@ export function loadFile(address, name) {
     const hear = (/** @type {any} */ event) => {
       if (event.detail?.name === name) content = event.detail.content;
     };
-    const end = (/** @type {string} */ fault) => {
+    /** @param {string} text @param {string} cause */
+    const end = (text, cause) => {
       removeEventListener("mha-file", hear);
       script.remove();
       if (content) resolve(content);
-      else reject(new Error(`the file ${name} is ${fault}`));
+      else reject(new Error(text, { cause }));
     };
     addEventListener("mha-file", hear);
-    script.addEventListener("load", () => end("damaged")); // the script ran but delivered nothing
-    script.addEventListener("error", () => end("missing"));
+    script.addEventListener("load", () => end(`the file ${name} is damaged`, "damaged")); // the script ran but delivered nothing
+    script.addEventListener("error", () => end(`the file ${name} is missing`, "missing"));
     document.head.append(script);
   });
 }

@@ -67,7 +67,10 @@ export function unitFraction(number) {
   return `1/${formatNumber(inverse, Math.abs(inverse - Math.round(inverse)) < 1e-9 ? 0 : 2)}`;
 }
 
-/** @param {number} count @param {string} noun @returns {string} "1 layer", "2,048 layers" */
-export function countOf(count, noun) {
-  return `${groupDigits(count)} ${noun}${count === 1 ? "" : "s"}`;
+/**
+ * A text about one thing or about several, each written whole, because languages differ in more than an "s".
+ * @param {number} count @param {string} one "1 layer" @param {string} many "# layers", where # stands for the count
+ */
+export function countOf(count, one, many) {
+  return count === 1 ? one : many.replace("#", groupDigits(count));
 }

@@ -17,12 +17,18 @@ const WORD = /[\p{L}\p{M}\p{N}]+/gu;
 /** @param {Frame} frame @returns {TextPlan} */
 const readPlan = (frame) => ({ ...frame.get("_sizes"), ...frame.read() });
 
+/** @param {string} text */
+const lengthOf = (text) => countOf([...text].length, "1 character", "# characters");
+
 /** What is wrong with the length of a text; empty if it can be learned. @param {Frame} frame @param {string} text */
 function lengthProblem(frame, text) {
   const { fewest, most } = frame.get("_sizes");
   const count = [...text].length;
   if (count >= fewest && count <= most) return "";
-  return `${countOf(count, "character")} are too ${count < fewest ? "few" : "many"}: the model learns a text of ${fewest} to ${groupDigits(most)}.`;
+  const [characters, longest] = [lengthOf(text), groupDigits(most)];
+  return count < fewest
+    ? `${characters} are too few: the model learns a text of ${fewest} to ${longest}.`
+    : `${characters} are too many: the model learns a text of ${fewest} to ${longest}.`;
 }
 
 /** Throws a RangeError if Python does not accept the text. @param {Frame} frame */
@@ -46,7 +52,8 @@ function latestSample({ plan, records, shown }) {
   // The words have odd indices; the last one may be cut off, so it does not count.
   const parts = written.split(/([\p{L}\p{M}\p{N}]+)/u).map((part) => ({ part, isKnown: known.has(part) }));
   const words = parts.filter((_, index) => index % 2 === 1).slice(0, -1);
-  const count = `${words.filter(({ isKnown }) => isKnown).length} of ${countOf(words.length, "word")}`;
+  const [copied, all] = [words.filter(({ isKnown }) => isKnown).length, countOf(words.length, "1 word", "# words")];
+  const count = `${copied} of ${all}`;
   return { at, tokens: records[at].sample ?? [], written, parts, count };
 }
 
@@ -54,15 +61,16 @@ function latestSample({ plan, records, shown }) {
 function describeShown(run) {
   const { step, loss } = run.records[run.shown];
   const { written, count, at } = latestSample(run);
-  return `Step ${step}${step > 0 ? `, loss ${formatNumber(loss, 2)}` : ""}. After step ${at} it writes, with ${count} of your text: ${written}`;
+  const wrote = `After step ${at} it writes, with ${count} of your text: ${written}`;
+  return step > 0 ? `Step ${step}, loss ${formatNumber(loss, 2)}. ${wrote}` : `Step ${step}. ${wrote}`;
 }
 
 /** The loss by step, and the text that the model writes. @param {Frame} frame */
 function buildPanes(frame) {
-  const losses = plane(frame, { label: "Loss by step", xName: "step", yName: "loss", ticks: [3, 3] });
+  const losses = plane(frame, { label: "Loss by step", xName: `step`, yName: `loss`, ticks: [3, 3] });
   const [loss, count, at] = ["strong", "strong", "span"].map((tag) => element(tag));
   const [guess, earlier, line, cursor] = ["truth", "faint", "now", "cursor"].map((kind) => losses.curve(kind));
-  const floor = element("span", { class: "mha-floor", "aria-hidden": "true", text: "guessing" });
+  const floor = element("span", { class: "mha-floor", "aria-hidden": "true", text: `guessing` });
   losses.area.append(floor);
   const box = textBox("What the model writes");
   const written = box.firstChild;
@@ -107,7 +115,7 @@ function buildTextTraining(frame) {
   const run = buildRun(frame, TEXTS, () => readPlan(frame), describeShown, show);
   const judge = (/** @type {string} */ text) => {
     const problem = lengthProblem(frame, text);
-    const remark = `${countOf([...text].length, "character")}, learned in your browser: no text leaves this page`;
+    const remark = `${lengthOf(text)}, learned in your browser: no text leaves this page`;
     return { problem: problem && `${problem} What you typed stays here; below, the text before it is learned.`, remark };
   };
   const field = textField(frame, "text to learn", "text", judge, (text) => run.restart({ text }), true);
@@ -122,7 +130,7 @@ function buildTextTraining(frame) {
     transport.draw();
     panes.draw(run, run.plan);
     const { before } = run;
-    const rest = before ? ` Pale line: the run before, seed ${before.plan.seed}, ${countOf([...before.plan.text].length, "character")}.` : "";
+    const rest = before ? ` Pale line: the run before, seed ${before.plan.seed}, ${lengthOf(before.plan.text)}.` : "";
     setText(hint, `Dotted line: the loss of a model for which all characters are alike.${rest}`);
   }
   return () => {

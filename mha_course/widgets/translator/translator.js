@@ -3,7 +3,7 @@
 
 import { headColor, inkOn, viridis } from "../shared/colors.js";
 import { fileNotice, loadFile } from "../shared/file_source.js";
-import { formatNumber } from "../shared/format.js";
+import { countOf, formatNumber } from "../shared/format.js";
 import { element, mark, widget } from "../shared/frame.js";
 import { headGallery } from "../shared/head_gallery.js";
 import { colorBar } from "../shared/number_map.js";
@@ -98,7 +98,7 @@ function symbolName(symbol) {
 }
 
 /** @param {string} letter */
-const letterName = (letter) => (letter === " " ? "space" : `“${letter}”`);
+const letterName = (letter) => (letter === " " ? `space` : `“${letter}”`);
 
 /** @param {string} letter */
 const letterSign = (letter) => (letter === " " ? "␣" : letter);
@@ -143,7 +143,7 @@ function modelSource(frame) {
     if (stored && kept.get(numHeads)?.stored !== stored) kept.set(numHeads, { stored, model: unpackTranslator(stored) });
     const had = kept.get(numHeads);
     if (had) return had;
-    const which = `the model with ${numHeads} ${numHeads === 1 ? "head" : "heads"}`;
+    const which = countOf(numHeads, "the model with 1 head", "the model with # heads");
     const problem = problems.get(numHeads);
     if (problem) return { problem: `${which[0].toUpperCase()}${which.slice(1)} could not be loaded: ${problem}.` };
     if (!frame.get("_static") || !frame.get("files")?.[numHeads]) return { note: `Waiting for ${which}, which Python sends.` };
@@ -387,7 +387,7 @@ function answerList() {
 /** The large map of the chosen head. @param {Frame} frame */
 function chosenMap(frame) {
   const title = element("p", { class: "mha-title mha-of-head" });
-  const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });
+  const map = sizedMap(frame, { name: "weights", rows: `queries`, columns: `keys` });
   const scale = colorBar();
   const node = element("div", { class: "mha-chosen-map" }, title, map.node, scale.node);
 
@@ -401,7 +401,6 @@ function chosenMap(frame) {
     const written = found.tokens.map((token) => symbolSign(task.symbols[token]));
     const rowLabels = kind === 0 ? signs : written;
     const columnLabels = kind === 1 ? [symbolSign(task.symbols[task.start]), ...written.slice(0, -1)] : signs;
-    const verb = kind === 0 ? "reads" : "is written, reading";
     const numbers = found.maps[kind][layer][head];
     map.draw({
       label: `Weights of ${name.toLowerCase()}, layer ${layer}, head ${head}: ${about}`,
@@ -411,10 +410,13 @@ function chosenMap(frame) {
       extent: SHARES,
       mask: kind === 1 ? numbers.map((row, q) => Array.from(row, (_, k) => k <= q)) : null,
       isHidden: (q, k) => kind === 1 && k > q,
-      describe: (q, k, number) => `${rowLabels[q]} (${q + 1}) ${verb} ${columnLabels[k]} (${k + 1}): ${number}`,
+      describe: (q, k, number) => {
+        const [row, column] = [`${rowLabels[q]} (${q + 1})`, `${columnLabels[k]} (${k + 1})`];
+        return kind === 0 ? `${row} reads ${column}: ${number}` : `${row} is written, reading ${column}: ${number}`;
+      },
       room: "wide",
     });
-    scale.draw(SHARES, "weight");
+    scale.draw(SHARES, `weight`);
   }
   return { node, draw };
 }
@@ -455,16 +457,17 @@ function rightCounter(frame) {
   /** @param {TranslatorState} state @param {Tally} tally */
   function drawTally(state, tally) {
     const isDone = tally.next === count;
-    const who = `${state.model.numHeads} ${state.model.numHeads === 1 ? "head" : "heads"}`;
+    const who = countOf(state.model.numHeads, "1 head", "# heads");
     const off = state.off > 0 ? `, ${state.off} switched off` : "";
     result.textContent = isDone
       ? `${tally.right} of ${count} right (${formatNumber(tally.right / count, 3)}) with ${who} in each layer${off}.`
       : `${tally.right} of ${tally.next} right so far …`;
     if (isDone) frame.say(result.textContent);
     mistakes.replaceChildren(
-      ...(isDone ? tally.wrong : []).map(({ text, answer, wanted }) =>
-        element("li", {}, element("span", { text }), ` → ${answer || "nothing"}, wanted ${wanted}`),
-      ),
+      ...(isDone ? tally.wrong : []).map(({ text, answer, wanted }) => {
+        const written = answer || `nothing`;
+        return element("li", {}, element("span", { text }), ` → ${written}, wanted ${wanted}`);
+      }),
     );
   }
 
@@ -547,7 +550,7 @@ function buildTranslator(frame) {
   const notice = fileNotice(frame, () => models.tryAgain(frame.get("num_heads")));
   const field = dateField(frame);
   const heads = slider(frame, "num_heads", (value) => frame.set({ num_heads: value }));
-  const beam = slider(frame, "beam_size", "beam_size", (value) => ({ text: value === 1 ? "greedy" : `beam ${value}` }));
+  const beam = slider(frame, "beam_size", "beam_size", (value) => ({ text: value === 1 ? `greedy` : `beam ${value}` }));
   const letter = slider(frame, "letter", (value) => frame.set({ letter: value }));
   const [letters, answer, verdict] = [letterStrip(frame), answerStrip(frame), verdictLine()];
   const caption = element("p", { class: "mha-caption" });
@@ -564,9 +567,9 @@ function buildTranslator(frame) {
   const strips = element(
     "div",
     { class: "mha-strips" },
-    element("span", { class: "mha-name", text: "reads" }),
+    element("span", { class: "mha-name", text: `reads` }),
     letters.node,
-    element("span", { class: "mha-name", text: "writes" }),
+    element("span", { class: "mha-name", text: `writes` }),
     answer.node,
   );
   const results = element("div", { class: "mha-results" }, strips, caption, letter.node, player.node, verdict.node, details);
@@ -620,7 +623,8 @@ function buildTranslator(frame) {
     const chances = runnersUp(found.steps[view.step], RUNNERS_UP);
     const written = found.tokens[view.step];
     const chance = chances.find(({ token }) => token === written);
-    const told = `${symbolName(symbols[written])} is written${chance ? `, with probability ${formatNumber(chance.probability, 2)}` : ""}.`;
+    const symbol = symbolName(symbols[written]);
+    const told = chance ? `${symbol} is written, with probability ${formatNumber(chance.probability, 2)}.` : `${symbol} is written.`;
     const settings = JSON.stringify([state.text, numHeads, state.gates, state.kind, state.layer, state.head, state.letter, state.beamSize]);
     player.draw(view.step, found.tokens.length, told, `${settings} ${state.isCounting}`);
     caption.textContent = describeReading(view);

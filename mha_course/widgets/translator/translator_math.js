@@ -73,7 +73,7 @@ export function dateProblem(text, { letters, source_length: most }) {
   if (unknown.length > 0) {
     const shown = unknown.slice(0, 5).map((character) => `“${character}”`).join(", ");
     const which = unknown.length === 1 ? `a letter that it never saw: ${shown}` : `letters that it never saw: ${shown}`;
-    return `The model cannot read ${which}${unknown.length > 5 ? " and others" : ""}.`;
+    return unknown.length > 5 ? `The model cannot read ${which} and others.` : `The model cannot read ${which}.`;
   }
   if (characters.length > most) return `${characters.length} letters are too many: the model reads at most ${most}.`;
   return "";

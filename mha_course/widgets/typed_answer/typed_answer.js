@@ -112,7 +112,7 @@ function buildHelp(frame, question, { refuse, restart }) {
   });
   frame.listen(solve, "click", () => {
     if (frame.get("solution_shown")) return;
-    if (isOff(solve)) return refuse(`First try once${total > 0 ? ", or open all hints" : ""}.`);
+    if (isOff(solve)) return refuse(total > 0 ? "First try once, or open all hints." : "First try once.");
     frame.set({ solution_shown: true });
     frame.say(`The answer is ${question.shown}. ${question.solution}`);
   });
@@ -210,7 +210,7 @@ function build(frame) {
     else if (attempts.length === 0) show("", again);
     help.draw(state, isSolved);
     count.hidden = attempts.length === 0;
-    count.textContent = countOf(attempts.length, "attempt");
+    count.textContent = countOf(attempts.length, "1 attempt", "# attempts");
     mark(count, "attempts", attempts.length);
     keep(state);
   };

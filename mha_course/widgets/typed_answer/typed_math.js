@@ -133,25 +133,20 @@ function distance(value, other, tolerance) {
   return String(value) === String(other) ? 0 : Infinity;
 }
 
-/** @param {number[]} axes */
-function namesOf(axes) {
-  const names = axes.map(String);
-  return names.length === 1 ? `axis ${names[0]} is` : `axes ${names.slice(0, -1).join(", ")} and ${names.at(-1)} are`;
-}
-
 /**
  * How a shape differs from the correct one, without giving the correct sizes away.
  * @param {number[]} value @param {number[]} answer
  */
 function compareShapes(value, answer) {
-  const axes = countOf(value.length, "axis").replace("axiss", "axes");
-  if (value.length !== answer.length) {
-    return `Your shape has ${axes}; the right one has ${value.length < answer.length ? "more" : "fewer"}.`;
-  }
+  const axes = countOf(value.length, "1 axis", "# axes");
+  if (value.length < answer.length) return `Your shape has ${axes}; the right one has more.`;
+  if (value.length > answer.length) return `Your shape has ${axes}; the right one has fewer.`;
   const sorted = (/** @type {number[]} */ sizes) => String([...sizes].sort((a, b) => a - b));
   if (sorted(value) === sorted(answer)) return "All sizes are right, but their order is not.";
   const wrong = value.map((_, axis) => axis).filter((axis) => value[axis] !== answer[axis]);
-  return `The number of axes is right. Counted from 0, ${namesOf(wrong)} not.`;
+  const [others, last] = [wrong.slice(0, -1).join(", "), wrong.at(-1)];
+  if (wrong.length === 1) return `The number of axes is right. Counted from 0, axis ${last} is not.`;
+  return `The number of axes is right. Counted from 0, axes ${others} and ${last} are not.`;
 }
 
 /**

@@ -178,7 +178,8 @@ function describeReading({ maps, layer, head, seen }) {
     .slice(0, MOST_READ)
     .map(({ weight, index }) => {
       const back = seen.length - 1 - index;
-      return `${characterName(seen[index])} (${back === 0 ? "the last" : `${back} before the last`}) ${formatNumber(weight, 2)}`;
+      const where = back === 0 ? "the last" : `${back} before the last`;
+      return `${characterName(seen[index])} (${where}) ${formatNumber(weight, 2)}`;
     });
   return `head ${head} of layer ${layer} reads most: ${most.join(", ")}`;
 }
@@ -186,7 +187,7 @@ function describeReading({ maps, layer, head, seen }) {
 /** The large map of the chosen head. @param {Frame} frame */
 function headMap(frame) {
   const title = element("p", { class: "mha-title mha-of-head" });
-  const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });
+  const map = sizedMap(frame, { name: "weights", rows: `queries`, columns: `keys` });
   const scale = colorBar();
   const node = element("div", { class: "mha-chosen-map" }, title, map.node, scale.node);
 
@@ -207,7 +208,7 @@ function headMap(frame) {
       describe: (q, k, number) => `${labels[q]} (${q + 1}) reads ${labels[k]} (${k + 1}): ${number}`,
       room: "narrow",
     });
-    scale.draw({ low: 0, high: 1 }, "weight");
+    scale.draw({ low: 0, high: 1 }, `weight`);
   }
   return { node, draw };
 }
@@ -228,7 +229,7 @@ function buildWriter(frame) {
     frame.set({ prompt, written: "" });
   });
   const temperature = slider(frame, "temperature", "temperature", (value) => ({ step: 0.05, text: formatNumber(value, 2) }));
-  const topK = slider(frame, "top_k", "top_k", (value) => ({ text: value === alphabet.length ? "all" : String(value) }));
+  const topK = slider(frame, "top_k", "top_k", (value) => ({ text: value === alphabet.length ? `all` : String(value) }));
   const seed = slider(frame, "seed");
   const buttons = writingButtons(frame, () => view.alphabet[view.drawn]);
   const text = writtenText();
@@ -256,8 +257,9 @@ function buildWriter(frame) {
       { digits: 3, now: likely.findIndex(({ token }) => token === view.drawn) },
     );
     drawn.draw(view);
-    const full = view.place >= MAX_WRITTEN ? `, which is the most` : "";
-    setText(told, `${countOf(view.place, "character")} written${full}. The model sees the last ${view.seen.length} of the text.`);
+    const written = countOf(view.place, "1 character written", "# characters written");
+    const full = view.place >= MAX_WRITTEN ? ", which is the most" : "";
+    setText(told, `${written}${full}. The model sees the last ${view.seen.length} of the text.`);
     setText(caption, describeReading(view));
     gallery.draw([view.maps], [view.gates], [0, view.layer, view.head]);
     large.draw(view);

@@ -46,8 +46,9 @@ export function textProblem(text, alphabet, most) {
   const unknown = [...new Set(characters.filter((character) => !alphabet.includes(character)))];
   if (unknown.length === 0) return "";
   const shown = unknown.slice(0, 5).map((character) => `“${character}”`).join(", ");
-  const which = unknown.length === 1 ? "a character" : "characters";
-  return `The model cannot read ${which} that it has never seen: ${shown}${unknown.length > 5 ? " and others" : ""}.`;
+  if (unknown.length === 1) return `The model cannot read a character that it has never seen: ${shown}.`;
+  const more = unknown.length > 5 ? " and others" : "";
+  return `The model cannot read characters that it has never seen: ${shown}${more}.`;
 }
 
 /** @param {WriterModel} model @param {WriterGates} gates @returns {Reading} */
