@@ -43,7 +43,7 @@ ALSO_RIGHT = {
     "warm-up": "热身",
 }
 # Messages in which a word of the glossary is none of its terms.
-NO_TERM = ("The keys to the cabinet", "kind: {kind} head")
+NO_TERM = ("The keys to the cabinet", "Keys and a cabinet", "kind: {kind} head")
 # What a translation must keep, by name: code, formulas, targets of links, tags, placeholders.
 KEPT = {
     "code": r"`+[^`]+`+",
