@@ -7,8 +7,8 @@ Sphinx extracts the pages: their text, captions and alternative texts. The quest
 and the step-by-step texts of pictures are Markdown files of the package, which this script reads paragraph by
 paragraph; of exercises it reads the mistakes and the labels of the cases, without their code. The labels and
 descriptions of drawings are read from the stored notebooks. Any other sentence in code cannot be extracted,
-unless it is a whole string of JavaScript that stands in `widgets.po`; tests/book/test_texts.py lists the files
-that have others, so that none joins them unnoticed.
+unless it is a whole string of JavaScript that stands in `widgets.po`; tests/book/test_texts.py lists the
+files that have others, so that none joins them unnoticed.
 """
 
 import ast
