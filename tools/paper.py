@@ -150,7 +150,9 @@ def look_for_typefaces(language):
     if shutil.which("fc-list"):
         command = ["fc-list", ":lang=zh"]
         if not subprocess.run(command, capture_output=True).stdout:
-            missing = "No typeface here has Chinese characters. Debian: fonts-wqy-microhei."
+            missing = (
+                "No typeface here has Chinese characters. Debian: fonts-wqy-microhei."
+            )
             if language != "en":
                 sys.exit(missing)
             print(missing)

@@ -43,7 +43,7 @@ ALSO_RIGHT = {
     "warm-up": "热身",
 }
 # Messages in which a word of the glossary is none of its terms.
-NO_TERM = ("The keys to the cabinet", "kind: {kind} head")
+NO_TERM = ("The keys to the cabinet", "Keys and a cabinet", "kind: {kind} head")
 # What a translation must keep, by name: code, formulas, targets of links, tags, placeholders.
 KEPT = {
     "code": r"`+[^`]+`+",
@@ -198,7 +198,7 @@ def other_words(english, chinese, words):
     )
     for term in sorted(set(found)):
         # A quotation or a name keeps its English words: *flash attention*, (batch, heads).
-        quoted = rf"[a-z.*\"“(·] ?{term}|{term}s? ?[a-z.*\"”(,:]"
+        quoted = rf"[a-z.*\"“(·] ?{term}|{term}s? ?[a-z.*\"”(（,:]"
         if not re.search(f"{words[term]}|{quoted}", chinese, re.IGNORECASE):
             yield f"{term!r} is {words[term]!r} in the glossary"
 
