@@ -141,6 +141,8 @@ def translate_outputs(notebook, known, drawn):
     written = {inline(text): inline(other) for text, other in (drawn | known).items()}
     for cell in notebook["cells"]:
         put_back(cell.get("outputs", ()))
+        if image := cell.get("metadata", {}).get("mystnb", {}).get("image"):
+            image["alt"] = drawn.get(image["alt"], image["alt"])
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if HTML in data:
@@ -148,7 +150,7 @@ def translate_outputs(notebook, known, drawn):
                     lambda found: found[1] + paragraph(found[3], written),
                     "".join(data[HTML]),
                 )
-                data[HTML] = with_labels(page, drawn) if "<svg" in page else page
+                data[HTML] = with_labels(page, drawn)
 
 
 def translate_notebook(app, docname, source):

@@ -32,6 +32,9 @@ DOCUMENT = (
 
 # What a drawing says, in its labels and to those who cannot see it. Spans stand between drawings of a row.
 LABEL = re.compile(r"(<(text|span)\b[^>]*>)(.*?)(?=</\2>)", re.DOTALL)
+CARD = re.compile(
+    r"((?:</div>|<(?:div|li|p)\b[^>]*>))([^<]+)(?=<)"
+)  # with a title in bold above it
 DESCRIPTION = re.compile(r'(\baria-label=")([^"]*)(?=")')
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -84,8 +87,10 @@ def inline(html):
 
 
 def labels(html):
-    """Return what the drawings in HTML say; there is nothing to translate in other HTML."""
+    """Return what the drawings and cards in HTML say; there is nothing to translate in other HTML."""
     html = inline(html)
+    if 'class="cards' in html:
+        return [found[2] for found in CARD.finditer(html)]
     if not INLINE.search(html):
         return []
     said = [unescape(found[2]) for found in DESCRIPTION.finditer(html)]
@@ -93,7 +98,11 @@ def labels(html):
 
 
 def with_labels(html, known):
-    """Return HTML with inline graphics that say the same in other words: `known`, {words: other words}."""
+    """Return HTML whose inline graphics or cards say what `known` has in place of their words."""
+    if 'class="cards' in html:
+        return CARD.sub(lambda found: found[1] + known.get(found[2], found[2]), html)
+    if not INLINE.search(html):
+        return html
 
     def description(found):
         words = unescape(found[2])

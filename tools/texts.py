@@ -5,10 +5,10 @@
 
 Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of puzzles,
 and the step-by-step texts of pictures are Markdown files of the package, which this script reads paragraph by
-paragraph; of exercises it reads the mistakes and the labels of the cases, without their code. The labels and
-descriptions of drawings are read from the stored notebooks. Any other sentence in code cannot be extracted,
-unless it is a whole string of JavaScript that stands in `widgets.po`; tests/book/test_texts.py lists the
-files that have others, so that none joins them unnoticed.
+paragraph; of exercises it reads the mistakes and the labels of the cases, without their code. The labels of
+drawings and cards, and what describes drawings, plots and widgets, are read from the stored notebooks. Any
+other sentence in code cannot be extracted, unless it is a whole string of JavaScript that stands in
+`widgets.po`; tests/book/test_texts.py lists the files that have others, so that none joins them unnoticed.
 """
 
 import ast
@@ -103,15 +103,18 @@ def template() -> Catalog:
 
 
 def labels_of_drawings() -> Catalog:
-    """What the stored drawings say, with the pages that show them."""
+    """What the stored drawings say, and what describes plots and widgets, with the pages that show them."""
     catalog = Catalog(project="course", charset="utf-8")
     for path in notebooks():
         for cell in json.loads(path.read_text("utf-8"))["cells"]:
-            for output in cell.get("outputs", []):
-                html = "".join(output.get("data", {}).get("text/html", ""))
-                for text in labels(html):
-                    name = path.relative_to(ROOT).as_posix()
-                    catalog.add(text, locations=[(name, 1)])
+            html = [
+                "".join(output.get("data", {}).get("text/html", ""))
+                for output in cell.get("outputs", [])
+            ]
+            said = [text for page in html for text in labels(page)]
+            image = cell["metadata"].get("mystnb", {}).get("image", {})
+            for text in [*said, *filter(None, [image.get("alt")])]:
+                catalog.add(text, locations=[(path.relative_to(ROOT).as_posix(), 1)])
     return catalog
 
 

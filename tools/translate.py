@@ -198,7 +198,7 @@ def other_words(english, chinese, words):
     )
     for term in sorted(set(found)):
         # A quotation or a name keeps its English words: *flash attention*, (batch, heads).
-        quoted = rf"[a-z.*\"“(·] ?{term}|{term}s? ?[a-z.*\"”(,:]"
+        quoted = rf"[a-z.*\"“(·] ?{term}|{term}s? ?[a-z.*\"”(（,:]"
         if not re.search(f"{words[term]}|{quoted}", chinese, re.IGNORECASE):
             yield f"{term!r} is {words[term]!r} in the glossary"
 

@@ -139,10 +139,14 @@ def test_the_labels_of_a_drawing_are_translated_and_its_words_of_a_sentence_are_
     assert drawings.labels("<p>No drawing <span>here</span></p>") == []
     known = {"key": "键", "mask →": "掩码 →", "A 'key' & a query": "“键”与 <查询>", "the": "the"}
     cell = {"outputs": [{"data": {"text/html": [drawings.as_images(drawing)]}}]}
+    cell["metadata"] = {"mystnb": {"image": {"alt": "key"}}}
     languages.translate_outputs({"metadata": {}, "cells": [cell]}, {}, known)
     page = cell["outputs"][0]["data"]["text/html"]
     assert drawings.labels(page) == ["键", "the", "掩码 →", "“键”与 <查询>"]
-    assert "&lt;查询&gt;" in page
+    assert "&lt;查询&gt;" in page and cell["metadata"]["mystnb"]["image"] == {"alt": "键"}
+    card = '<ol class="cards"><li style=""><div>One</div>the key</li></ol>'
+    assert drawings.labels(card) == ["One", "the key"]
+    assert ">键</li>" in drawings.with_labels(card, {"the key": "键"})
 
 
 def test_questions_are_translated_in_the_widget_and_in_what_stands_in_for_it():
