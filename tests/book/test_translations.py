@@ -369,7 +369,9 @@ def test_nothing_in_chinese_is_marked_as_open_and_no_label_is_english(chinese):
         page = (chinese / "zh_CN" / name).read_text("utf-8")
         assert 'class="untranslated' not in page, name
         drawn = re.findall(r"<text\b[^>]*>(.*?)</text>", page, re.DOTALL)
-        labels = [one for one in drawn if translate.has_words(one) and not re.search("[\u3001\u4e00-\u9fff]", one)]
+        labels = [
+            one for one in drawn if translate.has_words(one) and not re.search("[\u3001\u4e00-\u9fff]", one)
+        ]
         assert set(labels) <= same, name
 
 
