@@ -156,7 +156,7 @@ function poolingLegend() {
     ...[
       ["key", "pairs: a larger dot has more weight"],
       ["truth", "true curve"],
-      ["query", "fit"],
+      ["query", `fit`],
       ["nothing", "no key within reach: output 0"],
     ].map(([kind, text]) => element("span", { class: `mha-is-${kind}` }, element("i"), text)),
   );

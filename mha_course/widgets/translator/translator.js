@@ -175,7 +175,7 @@ function dateField(frame) {
       remark: "A date from 1900 to 2099 in one of 23 languages, best with its month in words.",
     };
   };
-  const field = textField(frame, "date", "text", judge, (text) => frame.set({ text }));
+  const field = textField(frame, `date`, "text", judge, (text) => frame.set({ text }));
   const buttons = EXAMPLES.map(({ text, lang }) => element("button", { type: "button", lang, text }));
   const examples = element("div", { class: "mha-examples", role: "group", "aria-label": "Examples" }, ...buttons);
   buttons.forEach((button, index) => frame.listen(button, "click", () => frame.set({ text: EXAMPLES[index].text })));
