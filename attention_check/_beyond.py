@@ -263,11 +263,12 @@ def fault_of_results(
         return ""
     query, key = arguments[:2]
     products, scaled = products_and_scores(query, key, layer)
-    # Some return the scores instead, before or after they are scaled.
-    known = (scaled.softmax(-1), scaled, products)
-    if weights.shape != products.shape or any(
-        nearly_equal(weights.detach(), one, exercise.atol, exercise.rtol)
-        for one in known
+    # Some return the scores instead, before or after they are scaled; some put heads before samples.
+    known = [
+        x for x in (scaled.softmax(-1), scaled, products) for x in (x, x.transpose(0, 1))
+    ]
+    if all(weights.shape != x.shape for x in known) or any(
+        nearly_equal(weights.detach(), x, exercise.atol, exercise.rtol) for x in known
     ):
         return ""
     return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
