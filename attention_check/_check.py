@@ -16,6 +16,7 @@ from attention_check._aspects import ASPECTS, BUILDS_ON, HEADS, blamed, exercise
 from attention_check._besides import order_of, with_norms
 from attention_check._beyond import (
     DETACHED,
+    calls_not_tried,
     detaches_weights,
     factor,
     fault_of_results,
@@ -376,6 +377,7 @@ def _judge(
         return Finding(NOT_TRIED, next(iter(reasons.values())))
     verdict = tried(contract)
     if verdict:
+        reasons |= calls_not_tried(tried, contract, layer) if name == "scores" else {}
         found = _besides_right_numbers(name, tried, contract, layer, num_heads)
         return Finding(RIGHT, _left_out(reasons)) if found is None else found
     if name == "together":
@@ -413,9 +415,9 @@ OTHER_ORDER = (
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:
-    """The cases left out by a fault, as a clause; what a contract cannot express is no loss."""
-    faults = ("it raises", "mend this first")
-    raised = {case: why for case, why in reasons.items() if why.startswith(faults)}
+    """What is left out, as a clause, except cases that a contract cannot express: these are no loss."""
+    losses = ("it raises", "mend this first", "no case")
+    raised = {case: why for case, why in reasons.items() if why.startswith(losses)}
     clauses = []
     for why in dict.fromkeys(raised.values()):
         cases = [case for case in raised if raised[case] == why]
