@@ -263,7 +263,9 @@ def fault_of_results(
     known = _known_weights(arguments, contract, layer)
     if weights is None or all(weights.shape != x.shape for x in known):
         return ""
-    if any(nearly_equal(weights.detach(), x, exercise.atol, exercise.rtol) for x in known):
+    if any(
+        nearly_equal(weights.detach(), x, exercise.atol, exercise.rtol) for x in known
+    ):
         return ""
     return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
 
