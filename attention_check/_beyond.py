@@ -279,7 +279,8 @@ def _known_weights(
     """
     if contract.causal == "always" or contract.declared:
         return []
-    products, scaled = products_and_scores(*arguments[:2], layer)
+    query, key = arguments[:2]
+    products, scaled = products_and_scores(query, key, layer)
     each = (scaled.softmax(-1), scaled, products)
     return [*each, *(x.transpose(0, 1) for x in each)]
 
