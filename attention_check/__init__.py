@@ -18,21 +18,20 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from attention_check._check import check
+    from attention_check._check import check, check_decoding, check_rotary
     from attention_check._command import main
     from attention_check._report import Finding, Report
-    from attention_check._sequences import check_decoding, check_rotary
     from attention_check._vectors import check_results, vectors
 
 
 def __getattr__(name: str) -> Any:
     """Import torch where it is needed first: pytest loads the plugin also for tests that use none of this."""
     if name in __all__:
-        from attention_check import _check, _command, _report, _sequences, _vectors
+        from attention_check import _check, _command, _report, _vectors
 
         return next(
             vars(module)[name]
-            for module in (_check, _report, _sequences, _vectors, _command)
+            for module in (_check, _report, _vectors, _command)
             if name in vars(module)
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

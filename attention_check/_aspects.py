@@ -349,10 +349,16 @@ def _together(
     return replace(plain, cases=cases)
 
 
-def _sections(name: str, layer: Layer | None, always: bool) -> list[str]:
+def _sections(
+    name: str, layer: Layer | None, always: bool, declared: Collection[str]
+) -> list[str]:
     """The sections with the known faults of an aspect; `always` means always causal."""
-    sections = [name, "causal"] if always and name == "scores" else [name]
-    if layer is None or name != "scores":
+    if name != "scores":
+        return [name]
+    usual = {"scale", "normalized"}.isdisjoint(declared)
+    sections = ["usual scale" if usual else "another scale", name]
+    sections += ["causal"] if always else []
+    if layer is None:
         return sections
     parts = {
         "turned layer": layer.turn,
@@ -398,7 +404,7 @@ def exercise_of(
     given |= {} if contract is None else contract.declared
     plain = texts(name, takes="attention", only_cases=True, **more)
     if not only_cases:
-        sections = _sections(name, layer, always)
+        sections = _sections(name, layer, always, given)
         known = [_known(section, more["reference"]) for section in sections]
         plain = replace(plain, wrong=tuple(chain(*known)))
     exercise = with_arguments(plain, given)

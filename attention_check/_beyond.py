@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attention_check._aspects import exercise_of, made_case
 from attention_check._contract import EXCHANGED, Contract
+from attention_check._discovering import CACHES, first_of, parameters_of
 from attention_check._formula import Layer, products_and_scores, widths_of
 from attention_check._judging import Exercise
 from attention_check._results import as_tensor, nearly_equal
@@ -259,15 +260,44 @@ def fault_of_results(
     if not torch.equal(before, output.detach()):
         return "its output is overwritten by the next call. Return a new tensor."
     weights = contract.second_result(*arguments)
-    if weights is None or contract.causal == "always" or contract.declared:
+    known = _known_weights(arguments, contract, layer)
+    if weights is None or all(weights.shape != x.shape for x in known):
         return ""
-    query, key = arguments[:2]
-    products, scaled = products_and_scores(query, key, layer)
-    # Some return the scores instead, before or after they are scaled.
-    known = (scaled.softmax(-1), scaled, products)
-    if weights.shape != products.shape or any(
-        nearly_equal(weights.detach(), one, exercise.atol, exercise.rtol)
-        for one in known
+    if any(
+        nearly_equal(weights.detach(), x, exercise.atol, exercise.rtol) for x in known
     ):
         return ""
     return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
+
+
+def _known_weights(
+    arguments: tuple[Any, ...], contract: Contract, layer: Layer | None
+) -> list[Tensor]:
+    """What may be returned beside the output, none if the weights are not only a softmax.
+
+    Some return the scores instead, before or after they are scaled; some put the heads before the samples.
+    """
+    if contract.causal == "always" or contract.declared:
+        return []
+    query, key = arguments[:2]
+    products, scaled = products_and_scores(query, key, layer)
+    each = (scaled.softmax(-1), scaled, products)
+    return [*each, *(x.transpose(0, 1) for x in each)]
+
+
+def calls_not_tried(
+    exercise: Exercise, contract: Contract, layer: Layer | None
+) -> dict[str, str]:
+    """What is not compared, although it may be wrong: calls in another way, another result; and why."""
+    found, parameters = {}, parameters_of(contract.attention) or {}
+    if cache := first_of(CACHES, parameters):
+        found[f"calls with `{cache}`"] = "no case has a cache"
+    memory = parameters.get(contract.memory)
+    if memory is not None and memory.default is None:
+        found[f"calls without `{contract.memory}`"] = "no case leaves it out"
+    arguments = exercise._arguments(next(iter(exercise.cases)))
+    second = contract.second_result(*arguments)
+    known = _known_weights(arguments, contract, layer)
+    if second is not None and all(second.shape != x.shape for x in known):
+        found["calls for its second result"] = "no case knows its numbers"
+    return found

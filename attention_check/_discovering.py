@@ -41,6 +41,9 @@ SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
     output_attentions return_attention past_key_value layer_past use_cache cache head_mask rope
     freqs_cis position_ids positions enable_gqa eps""".split()
+CACHES = (
+    "past_key_values past_key_value layer_past kv_cache cache incremental_state".split()
+)
 OTHERS = {*NO_MASKS, *CAUSAL, *SINKS, *TURNED}
 
 
@@ -208,7 +211,7 @@ def explained(
             replace(contract, heads=f"{contract.heads} · rotary, {kind}"),
             turned(layer, kind),
         )
-        for contract, layer in likely
+        for contract, layer in likely or others
         for kind in ("halves", "neighbours")
         if layer is not None and layer.turn is None and (turns or contract.turned)
     ]

@@ -15,16 +15,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attention_check._errors import describe_error, no_way_back
 from attention_check._results import (
     Outcome,
     a_kind_of,
     as_tensor,
     changes,
     compare,
+    describe_error,
     kind_of,
     listed,
     nearly_equal,
+    no_way_back,
     number_of_results,
     seed_draws,
     sums_to_one,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from attention_check._aspects import ASPECTS, exercise_of
+from attention_check._check import decoding_exercise, rotary_exercise
 from attention_check._formula import CALLED_WITH, named_arguments
 from attention_check._judging import Exercise
 from attention_check._report import NOT_TRIED, Finding, Report, finding_of
-from attention_check._sequences import decoding_exercise, rotary_exercise
 from attention_check._verdicts import Answer
 from mha_lib import _checks
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attention_check._errors import CLUES, no_way_back
+from attention_check._results import CLUES, no_way_back
 from attention_check._verdicts import FaultError, UnfinishedError
 
 

@@ -27,8 +27,7 @@ import torch
 from torch import nn
 
 from attention_check import _judging
-from attention_check._errors import COURSES
-from attention_check._results import Outcome
+from attention_check._results import COURSES, Outcome
 from attention_check._verdicts import Verdict, Wrong
 from mha_course._elsewhere import keep
 

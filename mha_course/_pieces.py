@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_check._errors import describe_error
-from attention_check._results import listed, quietly, tensors_in
+from attention_check._results import describe_error, listed, quietly, tensors_in
 from attention_check._verdicts import AGAIN, IN_PLACE, FaultError, UnfinishedError
 from mha_course._classes import check_order, made_by_name, unlearned
 from mha_course._elsewhere import Elsewhere

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_check._errors import describe_error
 from attention_check._judging import randn, rows_sum_to_one
-from attention_check._results import a_kind_of
+from attention_check._results import a_kind_of, describe_error
 from attention_check._verdicts import (
     Answer,
     UnfinishedError,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from IPython import get_ipython
 
-from attention_check._errors import COURSES
+from attention_check._results import COURSES
 from attention_check._verdicts import Verdict
 from mha_course import _resume
 from mha_course._messages import message

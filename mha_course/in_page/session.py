@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attention_check import _errors, _judging, _verdicts
+from attention_check import _judging, _results, _verdicts
 from attention_check._results import Outcome, listed
 from attention_check._verdicts import Verdict, Wrong
 
@@ -43,7 +43,7 @@ from mha_course._whose import used_by
 YOURS = "your "  # begins the names of files that hold what the reader has written
 FILE = f"{YOURS}code"
 # A verdict names no line of these: the reader sees the pieces of the course folded, or not at all.
-_errors.NOT_THE_READERS += (built.__name__, "the page", "check")
+_results.NOT_THE_READERS += (built.__name__, "the page", "check")
 MOST = 20_000  # characters of output that are kept
 ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab has all the rest."
 

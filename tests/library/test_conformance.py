@@ -56,6 +56,8 @@ def test_every_section_of_the_text_is_used():
     layer = MultiHeadAttention(48, 4, bias=True, rotary=RotaryPositionalEncoding(12))
     assert check(layer, tries=["scores"])
     exercise_of("scores", Layer(projections_of(layer, None), 12, turn=lambda x: x), 4)
+    divided = check(dot_product_attention, scale=1.0, tries=["scores"])
+    assert "although their scale is another one" in divided.findings["scores"].message
     assert texts.unused == set()
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from unusual import RIGHT, FourLinear, OfPatches, of_counts
 
-from attention_check import check, main
+from attention_check import Finding, check, main
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -286,7 +286,8 @@ def with_weights(q, k, v, kind):
     weights = scores.softmax(-1)
     beside = {
         "weights": weights, "scores": scores, "products": products, "of queries": scores.softmax(-2),
-        "of another head": weights.roll(1, 1),
+        "of another head": weights.roll(1, 1), "heads first": weights.transpose(0, 1),
+        "of mixed samples": weights.reshape(weights.shape[1], -1, *weights.shape[2:]),
     }  # fmt: skip
     return weights @ v, beside[kind]
 
@@ -301,12 +302,25 @@ def test_weights_that_are_detached_are_said():
     assert "are detached" in report.findings["gradients"].message
 
 
-@pytest.mark.parametrize("kind", ["weights", "scores", "products", "of queries", "of another head"])
+@pytest.mark.parametrize(
+    "kind",
+    ["weights", "scores", "products", "heads first", "of queries", "of another head", "of mixed samples"],
+)
 def test_the_weights_that_are_returned_are_judged(kind):
     report = check(lambda query, key, value: with_weights(query, key, value, kind), tries=["scores"])
     assert bool(report) == (not kind.startswith("of")), report
     if not report:
         assert "second result" in report.findings["scores"].message
+
+
+def test_what_no_case_tries_is_said():
+    def attend(q, k, v, cache=None):
+        output, weights = with_weights(q, k, v, "weights")
+        return output, weights.mean(1)
+
+    report = check(attend, tries=["scores"])
+    said = "calls with `cache`: no case has a cache; calls for its second result: no case knows its numbers"
+    assert report.findings["scores"] == Finding("right", f"but not tried for {said}")
 
 
 # ------------------------------------------------------------------ a contract that is pinned

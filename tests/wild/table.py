@@ -22,6 +22,7 @@ SHORT = {
     "differs: a query that sees nothing gets a mean of all values": "empty rows: mean",
     "differs: NaN in padding reaches the output": "NaN in padding",
     "right: but not tried for tensors that are not contiguous: it raises": "not contiguous: raises",
+    "right: but not tried for calls": "right",
     "differs: the rows of `to_qvk` are q, k, v, where its name says q, v, k": "`to_qvk` holds q, k, v",
 }
 # Scores and gradients could be tried in each; a layer decides on its own about shared keys and sinks.
