@@ -30,7 +30,7 @@ _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses da
     string sys tempfile textwrap time typing urllib warnings""".split()
 _LOADERS = "cffi cloudpickle dill joblib".split()
 _RUNS_TEXT = "exec eval compile __import__ get_ipython".split()
-_MAGICS = "config matplotlib pip precision shell".split()  # which run no Python
+_MAGICS = "config gui matplotlib pip precision shell".split()  # which run no Python
 # Parts of names by which code is loaded, unpickled, or found from an object that comes from it.
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__

@@ -174,11 +174,18 @@ def start(
     from IPython.core.interactiveshell import InteractiveShell
 
     JUDGE.shell = InteractiveShell.instance()
+    # For `%matplotlib widget` and `%gui`: nobody looks, and what draws may not be installed.
+    JUDGE.shell.enable_gui = JUDGE.shell.enable_matplotlib = _no_window
     sys.path.append(os.getcwd())  # what is installed cannot be replaced by a file
 
 
 def _no_device(_: Any) -> None:
     """Stand for `torch.set_default_device`: there is no other device here."""
+
+
+def _no_window(gui: Any = None) -> tuple[Any, str]:
+    """Stand for what opens windows: there are none here."""
+    return gui, "agg"
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
