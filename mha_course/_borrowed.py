@@ -54,9 +54,12 @@ def parsed(cell: str) -> ast.Module:
 
 
 def _flat(tree: ast.Module) -> ast.Module:
-    """A syntax tree, if functions that call themselves can walk it; else a RecursionError."""
-    level: list[ast.AST] = [tree]
+    """A syntax tree that can be walked and written again; else a RecursionError or a ValueError."""
+    level: list[Any] = [tree]
     for _ in range(_DEEPEST):
+        for node in level:
+            if isinstance(node, ast.Constant) and isinstance(node.value, int):
+                str(node.value)  # Python refuses that with a very long one
         level = [below for node in level for below in ast.iter_child_nodes(node)]
     if level:
         raise RecursionError
