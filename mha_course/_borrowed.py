@@ -30,12 +30,14 @@ _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses da
     string sys tempfile textwrap time typing urllib warnings""".split()
 _LOADERS = "cffi cloudpickle dill joblib".split()
 _RUNS_TEXT = "exec eval compile __import__ get_ipython".split()
-_MAGICS = "config matplotlib pip precision shell".split()  # which run no Python
+_MAGICS = "config gui matplotlib pip precision shell".split()  # which run no Python
 # Parts of names by which code is loaded, unpickled, or found from an object that comes from it.
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
+# What each star imports.
+_STARS = {"mha_course.built.*": built.__all__, "mha_lib.*": mha_lib.__all__}
 _DEEPEST = 150  # parts of the syntax tree in one another
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
@@ -52,9 +54,12 @@ def parsed(cell: str) -> ast.Module:
 
 
 def _flat(tree: ast.Module) -> ast.Module:
-    """A syntax tree, if functions that call themselves can walk it; else a RecursionError."""
-    level: list[ast.AST] = [tree]
+    """A syntax tree that can be walked and written again; else a RecursionError or a ValueError."""
+    level: list[Any] = [tree]
     for _ in range(_DEEPEST):
+        for node in level:
+            if isinstance(node, ast.Constant) and isinstance(node.value, int):
+                str(node.value)  # Python refuses that with a very long one
         level = [below for node in level for below in ast.iter_child_nodes(node)]
     if level:
         raise RecursionError
@@ -74,7 +79,8 @@ class Words:
     """
 
     def __init__(self, sources: Mapping[str, str], handed_out: Iterable[str]) -> None:
-        self.origins: dict[str, str] = {}  # name in the notebook -> where it comes from
+        # name in the notebook -> where its imports say that it comes from
+        self.origins: dict[str, set[str]] = {}
         self.defined: dict[str, list[tuple[str, ast.stmt]]] = {}
         self.asserted = set[str]()
         self.trees = {where: parsed(source) for where, source in sources.items()}
@@ -93,16 +99,23 @@ class Words:
                     self.defined.setdefault(name, []).append((where, statement))
                 if isinstance(statement, ast.Assert):
                     self.asserted |= _parts(statement)
-        given = [node for cell in handed_out for node in parsed(cell).body]
-        self.given = {ast.dump(node) for node in given}
-        self.allowed = {part for node in given for part in _parts(node)}
+        self.given, self.allowed = set[str](), set[str]()
+        if given := {f"{number}": one for number, one in enumerate(handed_out)}:
+            Words(given, ())._allow(self)
 
     def _import(self, node: ast.AST) -> None:
         for name, whole in _imported(node):
-            self.origins[name] = whole
-            everything = {"mha_course.built.*": built, "mha_lib.*": mha_lib}.get(whole)
-            for one in getattr(everything, "__all__", ()):
-                self.origins[one] = whole.replace("*", one)
+            self.origins.setdefault(name, set()).add(whole)
+            for one in _STARS.get(whole, ()):
+                self.origins.setdefault(one, set()).add(whole.replace("*", one))
+
+    def _allow(self, other: Words) -> None:
+        """Let another submission use what this one, which was handed out, imports and uses."""
+        for tree in self.trees.values():
+            other.given |= {ast.dump(statement) for statement in tree.body}
+            used = [word for word, _ in _words(tree)] + list(self.origins)
+            for word in used:
+                other.allowed |= self._origins(word)
 
     def like(self, name: str) -> list[str]:
         """Other functions with as many parameters; in an assert, the page uses its own."""
@@ -117,19 +130,16 @@ class Words:
 
     def borrowed(self, call: str) -> Iterator[str]:
         """Clauses on what the answer of a call of a checker uses that it was to write."""
-        allowed = self.allowed | _parts_of_the_solution(call)
+        own, parts = _solution(call)
         for where, code in self._answer(call):
             for word, line in _words(code):
-                whole = self._origin(word)
-                last = whole.rpartition(".")[2]
-                ours = whole.partition(".")[0] in _OURS and last != "solution"
-                found = ours and not last.startswith("check_")
-                found |= last in _FINISHED or whole in _BY_NAME
-                found |= whole.startswith("torch.") and bool(
-                    _FINISHED_PART.search(last)
-                )
-                if found and last not in allowed:
-                    yield f"line {line} of its code, in {where}, uses `{whole}`"
+                for whole in sorted(self._origins(word)):
+                    last = whole.rpartition(".")[2]
+                    may = whole in self.allowed or last in parts
+                    # A whole module is not what was handed out: anything may be taken from it later.
+                    may &= last not in own and whole not in sys.modules
+                    if _is_finished(whole, last) and not may:
+                        yield f"line {line} of its code, in {where}, uses `{whole}`"
 
     def reaching(self) -> Iterator[str]:
         """Sentences on what could hide from the text where an answer comes from."""
@@ -148,9 +158,10 @@ class Words:
                 if self._is_far(whole, is_imported=True):
                     yield whole, getattr(node, "lineno", 0)
         for word, line in _words(statement):
-            whole, is_imported = self._origin(word), word.split(".")[0] in self.origins
-            if self._is_far(whole, is_imported=is_imported):
-                yield whole, line
+            is_imported = word.split(".")[0] in self.origins
+            for whole in sorted(self._origins(word)):
+                if self._is_far(whole, is_imported=is_imported):
+                    yield whole, line
 
     def _is_far(self, whole: str, *, is_imported: bool) -> bool:
         """Whether a name may lead to any code."""
@@ -165,9 +176,10 @@ class Words:
             return first not in _USUAL
         return first in _LOADERS or PathFinder.find_spec(first) is None
 
-    def _origin(self, word: str) -> str:
+    def _origins(self, word: str) -> set[str]:
+        """Where a name comes from: as its imports say, or from the notebook."""
         first, dot, rest = word.partition(".")
-        return self.origins.get(first, first) + dot + rest
+        return {one + dot + rest for one in self.origins.get(first, {first})}
 
     def digest(self, call: str) -> str:
         """A number for the code of an answer, without comments and spaces; "" if it is short."""
@@ -225,12 +237,22 @@ def _bound(statement: ast.stmt) -> set[str]:
     return {one.id for one in stored if isinstance(one.ctx, ast.Store)}
 
 
-def _parts_of_the_solution(call: str) -> set[str]:
-    """The words of the course's own answer to an exercise: what it uses, others may use."""
-    name = call.partition("(")[0].rpartition(".")[2]
-    own = getattr(getattr(exercises, name, None), "reference", None)
-    own = built.MyMultiHead if name == "check_multi_head" else own
+def _is_finished(whole: str, last: str) -> bool:
+    """Whether a name with its origin, and the last part of it, does what an answer should do itself."""
+    ours = whole.partition(".")[0] in _OURS and last != "solution"
+    of_torch = whole.startswith("torch.") and _FINISHED_PART.search(last)
+    listed = last in _FINISHED or whole in _BY_NAME
+    return listed or bool(of_torch) or (ours and not last.startswith("check_"))
+
+
+def _solution(call: str) -> tuple[set[str], set[str]]:
+    """The names of an answer, and the words of the course's own: what that uses, others may use."""
+    checked: Any = ast.parse(call, mode="eval").body
+    checker = ast.unparse(checked.func).rpartition(".")[2]
+    own = getattr(getattr(exercises, checker, None), "reference", None)
+    own = built.MyMultiHead if checker == "check_multi_head" else own
+    names = {ast.unparse(checked.args[0]), getattr(own, "__name__", "")}
     with suppress(TypeError, OSError, SyntaxError):
         source = inspect.cleandoc("\n" + inspect.getsource(own))  # type: ignore[arg-type]
-        return _parts(ast.parse(source)) - {getattr(own, "__name__", "")}
-    return set()
+        return names, _parts(ast.parse(source)) - names
+    return names, set()

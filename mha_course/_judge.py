@@ -127,6 +127,12 @@ class Submission:
     def _kill(self) -> None:
         if self.container:
             self.container.end()
+        with suppress(
+            psutil.Error
+        ):  # its walls may no longer fall with their outermost process
+            for one in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    one.kill()
         with suppress(ProcessLookupError, OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(OSError):  # what it has started may still hold the other end

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import io
 import json
 import os
 import re
@@ -38,12 +39,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import mha_lib
 from mha_course import _judged, exercises
 from mha_course._borrowed import Words, parsed
 from mha_course._judge import CHECKERS, TOO_LONG, EndedError, RaisedError, Submission
@@ -153,7 +156,9 @@ def grade(
             _read(one)
         except ValueError as error:
             raise ValueError(f"{one} cannot be read: {error}") from error
-    handed_out = _cells(_read(assignment), assignment.suffix) if assignment else []
+    handed_out = (
+        _cells(_read(assignment), assignment.suffix.lower()) if assignment else []
+    )
     asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
         raise ValueError(f"assignment must call a checker, and {assignment} does not")
@@ -200,19 +205,19 @@ def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
     """The cells of a submission, and the files beside it, which only a folder or a program brings."""
     if path.is_symlink():
         raise ValueError("it is a link")
-    if path.suffix == ".py" and len(_expanded(path.parent)) > 1:
+    if path.suffix.lower() == ".py" and len(_expanded(path.parent)) > 1:
         raise ValueError("it needs a folder of its own")
     files: dict[str, bytes] = {}
     if path.is_dir():
         files, work = _files_in(path), _work_in(path)
-        programs = [one for one in work if one.suffix == ".py"]
+        programs = [one for one in work if one.suffix.lower() == ".py"]
         if len(programs or work) != 1:
             said = f"it contains {len(work)} notebooks, and one is expected"
             raise ValueError(said)
         [path] = programs or work
-    elif path.suffix == ".py":
+    elif path.suffix.lower() == ".py":
         files = _files_in(path.parent)
-    cells = _cells(_read(path), path.suffix)
+    cells = _cells(_read(path), path.suffix.lower())
     code = [*cells, *(text for name, text in files.items() if name.endswith(".py"))]
     if sum(map(len, code)) > _CODE:
         raise ValueError(f"its code is over {_CODE:,} bytes long")
@@ -243,7 +248,7 @@ def _cells(content: bytes, suffix: str) -> list[str]:
         if suffix == ".py":
             if len(text) > _CODE:
                 raise ValueError(f"its code is over {_CODE:,} bytes long")
-            return [ast.unparse(statement) for statement in ast.parse(text).body]
+            return [_source(text, statement) for statement in ast.parse(text).body]
         if sum(map(text.count, "[{,")) > _PARTS:
             raise ValueError(f"it has over {_PARTS:,} parts")
         book = json.loads(text)
@@ -260,6 +265,13 @@ def _cells(content: bytes, suffix: str) -> list[str]:
         raise ValueError("it is not a notebook") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{error}") from error
+
+
+def _source(text: str, statement: ast.stmt) -> str:
+    try:
+        return ast.unparse(statement)
+    except (ValueError, RecursionError):  # a very long number
+        return ast.get_source_segment(text, statement) or ""
 
 
 def _written(entries: Any) -> list[str]:
@@ -284,7 +296,7 @@ def _written(entries: Any) -> list[str]:
 def _is_export(path: Path) -> bool:
     """Whether a file is what *Progress* exported."""
     try:
-        return path.suffix == ".json" and f'"{DRAFTS}'.encode() in _read(path)
+        return path.suffix.lower() == ".json" and f'"{DRAFTS}'.encode() in _read(path)
     except ValueError:
         return False
 
@@ -475,9 +487,17 @@ def _work_in(folder: Path) -> list[Path]:
     found = [
         one
         for one in _inside(folder)
-        if one.suffix in kinds or one.name == "adapters.py"
+        if one.suffix.lower() in kinds or one.name.lower() == "adapters.py"
     ]
-    return [one for one in found if one.suffix != ".json" or _is_export(one)]
+    return [one for one in found if one.suffix.lower() != ".json" or _is_export(one)]
+
+
+def _left_out(path: Path) -> list[Path]:
+    """What is in the folder of a class, and is not graded."""
+    graded = _expanded(path)
+    with suppress(OSError):
+        return [] if graded == [path] else sorted({*path.iterdir()} - {*graded})
+    return []
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -493,20 +513,42 @@ def _graded(path: Path, results: Path | None, options: dict[str, Any]) -> Grade:
     """Grade a submission, or read what an earlier run has found for the same bytes; it never raises."""
     try:
         place = results and results / f"{_digest(path, options)}.json"
-        if place and place.exists():
-            before = json.loads(place.read_text())
-            pairs = {call: tuple(pair) for call, pair in before.pop("results").items()}
-            return Grade(path, pairs, **before)
+        if place and (before := _kept(path, place)):
+            return before
         found = grade(path, **options)
         if place:
-            kept = asdict(found)
-            del kept["path"]
-            place.with_suffix(".new").write_text(json.dumps(kept))
-            place.with_suffix(".new").replace(place)
+            _keep(found, place)
         return found
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         return Grade(path, troubles=[message(__file__, "failed", error=said)])
+
+
+def _kept(path: Path, place: Path) -> Grade | None:
+    """What an earlier run has kept; None if it is not there, or is damaged."""
+    with suppress(Exception):  # it may be anything
+        before = json.loads(place.read_text())
+        pairs = {call: (state, why) for call, (state, why) in before["results"].items()}
+        found = Grade(path, pairs, [*before["troubles"]], {**before["digests"]})
+        texts = [
+            *found.troubles,
+            *found.digests.values(),
+            *map("".join, pairs.values()),
+        ]
+        states = {state for state, _ in pairs.values()} - {"right", "wrong", "missing"}
+        if all(isinstance(text, str) for text in texts) and not states:
+            return found
+    return None
+
+
+def _keep(found: Grade, place: Path) -> None:
+    kept = asdict(found)
+    del kept["path"]
+    try:
+        place.with_suffix(".new").write_text(json.dumps(kept))
+        place.with_suffix(".new").replace(place)
+    except OSError as error:
+        found.say(f"Its result cannot be kept: {error.strerror}.")
 
 
 def _digest(path: Path, options: dict[str, Any]) -> str:
@@ -516,7 +558,8 @@ def _digest(path: Path, options: dict[str, Any]) -> str:
     except ValueError as error:
         content = [str(error)], {}
     read = [_read(one) for one in (options["assignment"], *options["files"]) if one]
-    text = repr((path, content[0], sorted(content[1].items()), read, options))
+    whole = mha_lib.__version__, path, content[0], sorted(content[1].items())
+    text = repr((*whole, read, options))
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
 
@@ -583,6 +626,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--container", action="store_const", const="mha-course", default="", help=said)
     add("--jobs", type=int, default=1, help="submissions at a time")
     chosen = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no name of a file ends the run
+            stream.reconfigure(errors="backslashreplace")
     names = ("assignment", "seconds", "cell_seconds", "files", "container")
     options = {name: getattr(chosen, name) for name in names}
     try:  # wrong arguments end the run before it begins
@@ -599,6 +645,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(message(__file__, "no-walls"), file=sys.stderr)
     paths = [one for path in chosen.submissions for one in _expanded(path)]
     paths = list(dict.fromkeys(paths))
+    left_out = [str(one) for path in chosen.submissions for one in _left_out(path)]
+    if left_out:
+        print(f"Not graded: {', '.join(map(_shown, left_out))}", file=sys.stderr)
     options |= {"isolate": can_isolate()}
     work = partial(_graded, results=chosen.results, options=options)
     several = chosen.jobs > 1 and len(paths) > 1

@@ -392,6 +392,22 @@ def test_what_was_handed_out_may_stand_and_nothing_else(tmp_path):
     assert list(words.reaching()) == ["Line 3 of code cell 1 uses `importlib.import_module`."]
 
 
+SPLIT_BY = "def split_heads(x, n):\n    return {}(x, n)"
+
+
+@pytest.mark.parametrize(("handed_out", "answer", "is_said"), [
+    (SPLIT, "from mha_course.built import split_heads as f\n" + SPLIT_BY.format("f"), True),
+    ("from mha_course.built import split_heads", "from mha_course.built import split_heads as f\n" + SPLIT_BY.format("f"), True),
+    ("from mha_course import built", "from mha_course import built\nf = built\n" + SPLIT_BY.format("f.split_heads"), True),
+    ("from mha_course.built import my_batch", "from mha_course.built import my_batch as f\n" + SPLIT_BY.format("f"), False),
+    ("from mha_course import built\nbuilt.my_batch(1)", "from mha_course import built\n" + SPLIT_BY.format("built.my_batch"), False),
+    ("def my_batch():\n    ...", "from mha_course.built import my_batch\n" + SPLIT_BY.format("my_batch"), True),
+])  # fmt: skip
+def test_only_what_the_hand_out_imports_may_be_borrowed_and_never_the_answer(handed_out, answer, is_said):
+    words = Words({"code cell 1": answer}, [handed_out])
+    assert bool(list(words.borrowed(SPLIT))) == is_said
+
+
 def test_code_that_is_too_deep_to_read_costs_the_others_no_mark(tmp_path):
     deep = [
         "y = x" + ".a" * 500,
@@ -435,7 +451,7 @@ def test_what_hides_where_an_answer_comes_from_is_named(hidden):
 def test_a_cell_that_is_not_python_cannot_hide_what_it_imports(tmp_path):
     for start in ("\n\n%%capture\n", "%matplotlib inline\n", "%time 1\n"):
         words = Words({"code cell 1": f"{start}from mha_course.built import split_heads as f"}, [])
-        assert words.origins["f"] == "mha_course.built.split_heads"
+        assert words.origins["f"] == {"mha_course.built.split_heads"}
     assert Words({"code cell 1": "run a.txt", "code cell 2": "# nothing"}, []).unread == {"code cell 1"}
 
 

@@ -242,6 +242,14 @@ def test_what_a_notebook_switches_or_writes_below_its_check_costs_no_mark(tmp_pa
     ]
 
 
+def test_a_magic_for_pictures_costs_no_mark(tmp_path):
+    magics = ["%matplotlib inline", "%matplotlib", "%matplotlib widget", "%matplotlib qt", "%gui qt"]
+    answers = [f"{magic}\n{SPLIT.replace('split', f'split_{n}')}" for n, magic in enumerate(magics)]
+    checks = [f"check_split_heads(split_{n}_heads)" for n in range(len(magics))]
+    found = grade.grade(write(tmp_path / "a.ipynb", IMPORTS, *answers, *checks))
+    assert found.as_text().splitlines()[1:] == [f"  right    {check}" for check in checks]
+
+
 def test_what_is_borrowed_is_said_with_its_line(tmp_path):
     borrowed = """from mha_course import built as own
 def split_heads(x, num_heads):
