@@ -299,5 +299,5 @@ def calls_not_tried(
     second = contract.second_result(*arguments)
     known = _known_weights(arguments, contract, layer)
     if second is not None and all(second.shape != x.shape for x in known):
-        found["calls for its second result"] = "no case knows its numbers"
+        found["calls that use its second result"] = "no case knows its numbers"
     return found

@@ -319,7 +319,9 @@ def test_what_no_case_tries_is_said():
         return output, weights.mean(1)
 
     report = check(attend, tries=["scores"])
-    said = "calls with `cache`: no case has a cache; calls for its second result: no case knows its numbers"
+    said = (
+        "calls with `cache`: no case has a cache; calls that use its second result: no case knows its numbers"
+    )
     assert report.findings["scores"] == Finding("right", f"but not tried for {said}")
 
 
