@@ -30,22 +30,32 @@ _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses da
     string sys tempfile textwrap time typing urllib warnings""".split()
 _LOADERS = "cffi cloudpickle dill joblib".split()
 _RUNS_TEXT = "exec eval compile __import__ get_ipython".split()
-_MAGICS = "config gui matplotlib pip precision shell".split()  # which run no Python
+_SOLUTION = {"mha_course.exercises.solution", "mha_course.exercises.own.solution"}
+# Their first argument may get what is among the others.
+_CHANGING = "delattr dict list object set setattr type".split()
+_MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
 # Parts of names by which code is loaded, unpickled, or found from an object that comes from it.
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
+    get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
+    BaseConfigurator CompilationUnit
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
+_OPTIONS = r"(?: +-\w+(?: +\d+\b)?)*"
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
 # What each star imports.
-_STARS = {"mha_course.built.*": built.__all__, "mha_lib.*": mha_lib.__all__}
+_STARS = {
+    "mha_course.built.*": built.__all__,
+    "mha_lib.*": mha_lib.__all__,
+    "mha_course.exercises.*": ["solution"],
+}
 _DEEPEST = 150  # parts of the syntax tree in one another
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
 
 def parsed(cell: str) -> ast.Module:
     """The statements of a cell, with `magic.run` for `%run`; none if they cannot be read."""
-    plain = re.sub(r"\A\s*%%.*\n", "", cell)  # without `%%time`
-    timed = re.sub(r"(?m)^([ \t]*)%(?:time|timeit|prun) +", r"\1", plain)
+    plain = re.sub(rf"\A\s*%%(\w*){_OPTIONS}(.*)\n", _without_start, cell)
+    timed = re.sub(rf"(?m)^([ \t]*)%(?:time|timeit|prun)\b{_OPTIONS} +", r"\1", plain)
     helped = re.sub(r"(?m)^[ \t]*\?*[\w.]+\?+[ \t]*$", "", timed)
     for text in (plain, re.sub(_MAGIC, _without_magic, helped)):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -66,8 +76,15 @@ def _flat(tree: ast.Module) -> ast.Module:
     return tree
 
 
+def _without_start(line: re.Match[str]) -> str:
+    """Nothing for `%%time`, and `magic.timeit` for `%%timeit` with code in its line."""
+    return f"magic.{line[1]}\n" if line[1] != "capture" and line[2].strip() else ""
+
+
 def _without_magic(line: re.Match[str]) -> str:
-    return f"{line[1]}{line[2] or ''}magic.{line[3] or 'shell'}"
+    plain = re.search(r"%config [\w.]+ *= *(['\"]?)\w+\1 *$", line[0])  # runs no code
+    name = "matplotlib" if plain else line[3] or "shell"
+    return f"{line[1]}{line[2] or ''}magic.{name}"
 
 
 class Words:
@@ -82,6 +99,8 @@ class Words:
         # name in the notebook -> where its imports say that it comes from
         self.origins: dict[str, set[str]] = {}
         self.defined: dict[str, list[tuple[str, ast.stmt]]] = {}
+        # What changes something, such as `fs.append(f)`, by its name.
+        self.changing: dict[str, list[tuple[str, ast.stmt]]] = {}
         self.asserted = set[str]()
         self.trees = {where: parsed(source) for where, source in sources.items()}
         # What IPython may run, although it is not Python.
@@ -91,12 +110,15 @@ class Words:
             if not self.trees[where].body and re.sub(r"#.*", "", source).strip()
         }
         self.files = {re.split(r"/|\.py$", where)[0] for where in sources}
-        for where, tree in self.trees.items():
+        for tree in self.trees.values():
             for node in ast.walk(tree):
                 self._import(node)
+        for where, tree in self.trees.items():
             for statement in tree.body:
                 for name in _bound(statement):
                     self.defined.setdefault(name, []).append((where, statement))
+                for name in _changed(statement, self.origins):
+                    self.changing.setdefault(name, []).append((where, statement))
                 if isinstance(statement, ast.Assert):
                     self.asserted |= _parts(statement)
         self.given, self.allowed = set[str](), set[str]()
@@ -170,11 +192,13 @@ class Words:
         is_magic = first == "magic" and others[0] not in _MAGICS
         if runs or is_magic or not {*others}.isdisjoint(_REACHING):
             return True
-        if not is_imported or first in (*self.files, *_OURS):
+        # Python finds what is installed before the files beside the notebook.
+        if not is_imported or first in _OURS:
             return False
         if first in sys.stdlib_module_names:
             return first not in _USUAL
-        return first in _LOADERS or PathFinder.find_spec(first) is None
+        is_there = first in self.files or PathFinder.find_spec(first) is not None
+        return first in _LOADERS or not is_there
 
     def _origins(self, word: str) -> set[str]:
         """Where a name comes from: as its imports say, or from the notebook."""
@@ -183,7 +207,7 @@ class Words:
 
     def digest(self, call: str) -> str:
         """A number for the code of an answer, without comments and spaces; "" if it is short."""
-        text = "\n".join(ast.dump(statement) for _, statement in self._answer(call))
+        text = "\n".join(_bare(node) for _, node in self._answer(call))
         long = text.count("(") > _LONG
         return hashlib.sha256(text.encode(errors="replace")).hexdigest() * long
 
@@ -192,15 +216,42 @@ class Words:
         checked: Any = ast.parse(call, mode="eval").body
         answer = checked.args[0]
         yield "its check", answer
-        left, known = [word for word, _ in _words(answer)], set[str]()
+        left, known, seen = _first_parts(answer), set[str](), set[ast.stmt]()
         while left:
-            name = left.pop().partition(".")[0]
-            for where, statement in () if name in known else self.defined.get(name, ()):
-                marks = getattr(statement, "decorator_list", ())
-                if not any("solution" in ast.unparse(mark) for mark in marks):
+            known.add(name := left.pop())
+            places = self.defined.get(name, []) + self.changing.get(name, [])
+            for where, statement in places:
+                if statement not in seen and not self._is_solution(statement):
                     yield where, statement
-                    left += [word for word, _ in _words(statement)]
-            known.add(name)
+                    left |= _first_parts(statement) - known
+                seen.add(statement)
+
+    def _is_solution(self, statement: ast.stmt) -> bool:
+        """Whether a definition is the course's own: its `solution` is no function of the submission."""
+        for mark in getattr(statement, "decorator_list", ()):
+            name = ast.unparse(mark)
+            changed = {*self.defined, *self.changing} & _first_parts(mark)
+            if self._origins(name) <= _SOLUTION and not changed:
+                return True
+        return False
+
+
+def _bare(node: Any) -> str:
+    """The parts of code without what makes equal code look different: docstrings, annotations and `pass`."""
+    if isinstance(node, list):
+        return f"[{','.join(filter(None, map(_bare, node)))}]"
+    if isinstance(node, ast.AnnAssign) and node.value:
+        node = ast.Assign([node.target], node.value)
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if is_text or isinstance(node, (ast.Pass, ast.AnnAssign)):
+        return ""
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    left_out = ("annotation", "returns", "type_comment")
+    parts = [
+        _bare(part) for name, part in ast.iter_fields(node) if name not in left_out
+    ]
+    return f"{type(node).__name__}({','.join(parts)})"
 
 
 def _words(tree: ast.AST) -> list[tuple[str, int]]:
@@ -229,12 +280,47 @@ def _parts(tree: ast.AST) -> set[str]:
     return {part for word, _ in _words(tree) for part in word.split(".")}
 
 
+def _first_parts(tree: ast.AST) -> set[str]:
+    return {word.partition(".")[0] for word, _ in _words(tree)}
+
+
+def _changed(statement: ast.stmt, imported: Iterable[str]) -> set[str]:
+    """The names that it changes: `global k`, `A.f = …`, `d["f"] = …`, `fs.append(…)`, `setattr(A, …)`."""
+    outside, inside, found = set[str](), set[str](), set[str]()
+    is_local = isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Global):
+            outside |= {*node.names}
+        elif is_local and isinstance(node, ast.arg):
+            inside.add(node.arg)
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            is_inside = is_local and isinstance(node, ast.Name)
+            (inside if is_inside else found).add(_start(node))
+        elif isinstance(node, ast.Call) and _start(node.func) in _CHANGING:
+            found |= {_start(one) for one in node.args[:1]}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found |= {_start(node.func)} - {*imported}  # not `torch.manual_seed(0)`
+    return outside | found - inside
+
+
+def _start(node: Any) -> str:
+    """The name at the start of `a.b[0].c()`; "" if it starts with none."""
+    while node and not isinstance(node, ast.Name):
+        node = getattr(node, "value", getattr(node, "func", None))
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement defines at the top of a cell."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return {statement.name}
-    stored = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
-    return {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+    found = set[str]()
+    for one in ast.walk(statement):
+        if isinstance(one, (ast.FunctionDef, ast.ClassDef)):  # such as in `if`
+            found.add(one.name)
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            found.add(one.id)
+    return found
 
 
 def _is_finished(whole: str, last: str) -> bool:

@@ -408,6 +408,84 @@ def test_only_what_the_hand_out_imports_may_be_borrowed_and_never_the_answer(han
     assert bool(list(words.borrowed(SPLIT))) == is_said
 
 
+OWN = "from mha_course import built\n"
+# Each brings the course's function under another name, and is looked at as part of the answer.
+BROUGHT = {
+    "attribute": (OWN + "class A: pass\nA.f = built.split_heads", "A.f"),
+    "item": (OWN + "d = {}\nd['f'] = built.split_heads", "d['f']"),
+    "list": (OWN + "fs = []\nfs.append(built.split_heads)", "fs[0]"),
+    "unbound": (OWN + "fs = []\nlist.append(fs, built.split_heads)", "fs[0]"),
+    "setattr": (OWN + "class A: pass\nsetattr(A, 'f', built.split_heads)", "A.f"),
+    "global": (OWN + "def setup():\n    global k\n    k = built.split_heads\nsetup()", "k"),
+    "module": (OWN + "from torch import nn\ndef g():\n    def h():\n        nn.k = built.split_heads\n    h()\ng()", "nn.k"),
+    "condition": (OWN + "if True:\n    def f(*a):\n        return built.split_heads(*a)", "f"),
+    "decorator": (OWN + "def my_solution(f):\n    return f\n@my_solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
+    "same name": (OWN + "def solution(f):\n    return f\n@solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
+    "two imports": ("from mha_course.built import split_heads as s\ndef never():\n    import math as s", "s"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("brought", BROUGHT)
+def test_what_is_borrowed_under_another_name_is_said(brought):
+    code, name = BROUGHT[brought]
+    words = Words({"code cell 1": code, "code cell 2": SPLIT_BY.format(name)}, [])
+    assert any("`mha_course.built.split_heads`" in said for said in words.borrowed(SPLIT))
+
+
+def test_an_honest_answer_beside_what_uses_the_course_is_not_looked_at():
+    honest = (
+        OWN + "import torch\nfrom mha_course.exercises import *\nlog = []\ntorch.manual_seed(0)\n" + ANSWER
+    )
+    tried = "def tried(x):\n    heads = [built.split_heads(x, 2)]\n    heads.append(1)\n    return heads\nlog.append(tried)"
+    own = "@solution\ndef split_heads(x, n):\n    return built.split_heads(x, n)"
+    words = Words({"code cell 1": honest, "code cell 2": tried, "code cell 3": own}, [])
+    assert list(words.borrowed(SPLIT)) == list(words.reaching()) == []
+
+
+def test_equal_code_is_found_whatever_stands_beside_it():
+    plain = "def split_heads(x, n):\n    b, l, e = x.shape\n    y = x.reshape(b, l, n, e // n)\n    return y.permute(0, 2, 1, 3)"
+    other = (
+        plain.replace("x, n", "x: Tensor, n: int")
+        .replace("):", ") -> Tensor:\n    'Mine.'\n    pass", 1)
+        .replace("y =", "y: Tensor =")
+    )
+    numbers = [
+        Words({"code cell 1": code}, []).digest(SPLIT)
+        for code in (plain, other, plain.replace("0, 2", "0, 3"))
+    ]
+    assert numbers[0] and numbers[0] == numbers[1] != numbers[2]
+
+
+def test_a_statement_that_binds_very_many_names_is_looked_at_once():
+    names = " = ".join(f"a{number}" for number in range(3000))
+    words = Words({"code cell 1": f"{ANSWER}\nif True:\n    split_heads = split_heads\n    {names} = 1"}, [])
+    begin = time.process_time()
+    assert list(words.borrowed(SPLIT)) == [] and words.digest(SPLIT)
+    assert time.process_time() - begin < 5
+
+
+def test_a_magic_with_options_costs_no_mark_and_one_with_code_is_named():
+    for magic in ("%timeit -n 10 -r 3", "%timeit", "%time", "%prun -q"):
+        assert [call for _, call in grade._checks_in([f"{magic} f(1)\n{SPLIT}"])] == [SPLIT], magic
+    for plain in (
+        "%%time",
+        "%%timeit -n1 -r 3",
+        "%%capture out",
+        "%config InlineBackend.figure_format = 'retina'",
+    ):
+        words = Words({"code cell 1": f"{plain}\nx = 1"}, [])
+        assert list(words.reaching()) == [] and not words.unread, plain
+    for named in ("%%timeit -n1 globals().update(k=1)", "%%prun k()", "%config InteractiveShell.foo = k()"):
+        assert list(Words({"code cell 1": f"{named}\nx = 1"}, []).reaching()), named
+
+
+def test_a_file_beside_the_notebook_does_not_stand_for_what_is_installed():
+    for name in ("ctypes", "gc", "importlib", "pickle", "cloudpickle"):
+        words = Words({"code cell 1": f"import {name}", f"{name}.py": ""}, [])
+        assert list(words.reaching()) == [f"Line 1 of code cell 1 uses `{name}`."]
+    assert list(Words({"code cell 1": "import layers", "layers.py": ""}, []).reaching()) == []
+
+
 def test_code_that_is_too_deep_to_read_costs_the_others_no_mark(tmp_path):
     deep = [
         "y = x" + ".a" * 500,
@@ -436,6 +514,11 @@ HIDDEN = [
     "import torch\nf = torch.hub.load('.', 'split_heads', source='local')",
     "import sys as s\nf = s.modules['mha_course' + '.built'].split_heads",
     "%store -r f",
+    "import IPython\nf = IPython.get_ipython().ev('built.split_heads')",
+    "from IPython.utils.importstring import import_item\nf = import_item('mha_course.built.split_heads')",
+    "import typing\nf = typing.get_type_hints(g)['x']",
+    "import logging.config\nf = logging.config.DictConfigurator({}).resolve('mha_course.built.split_heads')",
+    "import torch\nts = torch.jit.CompilationUnit('def f(x: Tensor): return x')",
     "from joblib import load\nf = load('a.txt')",
     "try:\n    1 / 0\nexcept Exception as error:\n    f = error.__traceback__.tb_frame.f_back",
 ]
