@@ -486,6 +486,15 @@ def test_a_file_beside_the_notebook_does_not_stand_for_what_is_installed():
     assert list(Words({"code cell 1": "import layers", "layers.py": ""}, []).reaching()) == []
 
 
+@pytest.mark.parametrize("name", ["MyMultiHead", "Layer"])
+def test_the_readers_own_layer_is_looked_at_by_the_name_in_the_call(tmp_path, name):
+    layer = LAYER.format(name="Layer", more="", weights=SOFTMAX).replace("return", "weights = weights * (not self.training)\n        return")
+    book = write(tmp_path / "eve.ipynb", "from mha_course.exercises import check_multi_head\nimport torch\nfrom torch import nn",
+                 layer, f"{name} = Layer", f"check_multi_head({name})")  # fmt: skip
+    [(state, why)] = grade.grade(book).results.values()
+    assert state == ("wrong" if name == "MyMultiHead" else "right"), why
+
+
 def test_code_that_is_too_deep_to_read_costs_the_others_no_mark(tmp_path):
     deep = [
         "y = x" + ".a" * 500,
