@@ -207,7 +207,7 @@ def write_taiwan(folder):
 
 
 def settings(language, path):
-    """Write the settings of the book in a language: those of _config.yml with the language and its title."""
+    """Write the settings of the book in a language: _config.yml with the language, its title and author."""
     folder = LOCALE
     if language == "zh_TW":
         folder = path.parent / "locale"
@@ -215,7 +215,8 @@ def settings(language, path):
     config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
     with path_of(INTERFACE, language, folder).open("rb") as file:
         known = {one.id: one.string for one in read_po(file)}
-    config["title"] = known[config["title"]]
+    for name in ("title", "author"):
+        config[name] = known[config[name]]
     config["html"]["extra_footer"] = known[config["html"]["extra_footer"].strip()]
     config["sphinx"]["local_extensions"] = {"course": str(ROOT / "_ext")}
     config["sphinx"]["config"] |= {
