@@ -282,14 +282,15 @@ def interface(language):
 
 
 def settings(language, path):
-    """Write the settings of the book in a language: those of _config.yml with the language and its title."""
+    """Write the settings of the book in a language: _config.yml with the language, its title and author."""
     folder = LOCALE
     if language == "zh_TW":
         folder = path.parent / "locale"
         write_taiwan(folder)
     config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
     known = interface(language)
-    config["title"] = known[config["title"]]
+    for name in ("title", "author"):
+        config[name] = known[config[name]]
     config["html"]["extra_footer"] = known[config["html"]["extra_footer"].strip()]
     config["sphinx"]["local_extensions"] = {"course": str(ROOT / "_ext")}
     config["sphinx"]["config"] |= {

@@ -413,22 +413,30 @@ def test_the_switch_keeps_page_and_section(chinese, browser):
     expect(page.locator("#search-results li a").first).to_contain_text("位置编码")
 
 
-# What stays English on a page, and why. Code and formulas are found by their elements.
+# What stays English on a page, and why. Code, formulas and titles of papers are found by their elements; what
+# stands in parentheses is the English of a term, or the axes of a shape.
 STAYS = {
-    "texts that models were trained on, or read": "sailors|teacher|Each head|owl|moon|guests|farmers",
-    "names of people, models, licences and of Colab": "GPT|BERT|Llama|Mistral|Colab|Creative Commons|et al",
-    "names of libraries, and of their functions": "torch|numpy|jax|keras|nn[.]|HuggingFace|ONNX",
+    "texts that models read": "sailors|teacher|happy|owl|moon|cabinets|the cat sat|same number",
+    "phrases that a model compares": "what can go wrong|Common mistakes|Positional encoding|no repeats",
+    "dates in other languages": "de marzo|März",
+    "names of people, models and books": "GPT|BERT|Llama|[A-Z]\\w+ and [A-Z]|Deep Learning|The Elements of",
+    "names of libraries": "torch|numpy|jax|keras|nn[.]|HuggingFace|ONNX|Colab",
+    "names of functions and arguments": "view, |, reshape|query, ",
+    "terms beside their translation": "QK|OV|flash attention|linear biases|(score|norm)。|(One|Two) heads?",
+    "what attention_check prints": "empty rows|NaN in padding|shared keys|not tried|many lengths",
     "formulas, and products of names": "[=·×√→^_{}]",
 }
-NO_TEXT = """pre, code, kbd, script, style, noscript, svg, math, mjx-container, textarea, [lang], .math,
-    .bibtex, .mha-code, .cm-editor, .cell_output:not(:has(.mha-widget)), .widget-still,
-    .mha-text-box, .citation"""
+IN_PARENTHESES = re.compile(r"（[^）]*）?|\([^)]*\)?")
+NO_TEXT = """pre, code, kbd, script, style, noscript, svg, math, mjx-container, textarea, article [lang],
+    .math, .widget-still, .bibtex, .citation, .mha-code, .mha-code-line, .cm-editor, .mha-text-box,
+    .cell_output:not(:has(.mha-widget))"""
 SEEN = r"""(noText) => {
   const found = new Set();
   const isEnglish = (text) => /[A-Za-z]{2,},? [a-z]{2,}/.test(text ?? "");
   for (const node of document.querySelectorAll("article *")) {
     if (node.closest(noText)) continue;
-    const texts = ["aria-label", "aria-valuetext", "title"].map((name) => node.getAttribute(name));
+    const labels = node.matches("a") ? ["aria-label"] : ["aria-label", "aria-valuetext", "title"];
+    const texts = labels.map((name) => node.getAttribute(name));
     const own = [...node.childNodes].filter((one) => one.nodeType === Node.TEXT_NODE);
     if (node.checkVisibility()) texts.push(...own.map((one) => one.data));
     for (const text of texts.filter(isEnglish)) found.add(text.trim().replace(/\s+/g, " "));
@@ -444,7 +452,7 @@ USE = """async (widget) => {
   }
   const parts = widget.querySelectorAll("button:not(.mha-reset), input[type=radio], input[type=checkbox]");
   for (const part of [...parts].slice(0, 40)) {
-    if (part.isConnected && !/导出|▶/.test(part.textContent)) part.click();
+    if (part.isConnected && part.checkVisibility() && !/导出|▶/.test(part.textContent)) part.click();
     await pause();
   }
 }"""
@@ -453,7 +461,8 @@ USE = """async (widget) => {
 def english_in(page):
     """The visible texts and the labels of a page that hold two English words in a row."""
     stays = re.compile("|".join(STAYS.values()))
-    return {text for text in page.evaluate(SEEN, NO_TEXT) if not stays.search(text)}
+    seen = page.evaluate(SEEN, NO_TEXT)
+    return {text for text in seen if ENGLISH.search(IN_PARENTHESES.sub("…", text)) and not stays.search(text)}
 
 
 def use_widgets(page):

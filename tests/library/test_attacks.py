@@ -488,7 +488,9 @@ def test_a_file_beside_the_notebook_does_not_stand_for_what_is_installed():
 
 @pytest.mark.parametrize("name", ["MyMultiHead", "Layer"])
 def test_the_readers_own_layer_is_looked_at_by_the_name_in_the_call(tmp_path, name):
-    layer = LAYER.format(name="Layer", more="", weights=SOFTMAX).replace("return", "weights = weights * (not self.training)\n        return")
+    layer = LAYER.format(name="Layer", more="", weights=SOFTMAX).replace(
+        "return", "weights = weights * (not self.training)\n        return"
+    )
     book = write(tmp_path / "eve.ipynb", "from mha_course.exercises import check_multi_head\nimport torch\nfrom torch import nn",
                  layer, f"{name} = Layer", f"check_multi_head({name})")  # fmt: skip
     [(state, why)] = grade.grade(book).results.values()
