@@ -18,10 +18,15 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from attention_check._check import check, check_decoding, check_rotary
+    from attention_check._check import check
     from attention_check._command import main
     from attention_check._report import Finding, Report
-    from attention_check._vectors import check_results, vectors
+    from attention_check._vectors import (
+        check_decoding,
+        check_results,
+        check_rotary,
+        vectors,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from attention_check._aspects import ASPECTS
-from attention_check._check import check, decoding_exercise, finding_in, rotary_exercise
+from attention_check._check import check
 from attention_check._contract import CHOICES
 from attention_check._formula import NAMES
 from attention_check._report import Report
-from attention_check._vectors import check_results, vectors
+from attention_check._vectors import (
+    check_results,
+    decoding_exercise,
+    finding_in,
+    rotary_exercise,
+    vectors,
+)
 from attention_check._verdicts import check_callable
 
 OPTIONS = (*CHOICES, "scale", "softcap", "window", "tries", "strict", "accept")
