@@ -548,7 +548,7 @@ def _keep(found: Grade, place: Path) -> None:
         place.with_suffix(".new").write_text(json.dumps(kept))
         place.with_suffix(".new").replace(place)
     except OSError as error:
-        found.say(f"Its result cannot be kept: {error.strerror}.")
+        found.say(message(__file__, "not-kept", error=error.strerror))
 
 
 def _digest(path: Path, options: dict[str, Any]) -> str:
