@@ -416,13 +416,14 @@ def test_the_switch_keeps_page_and_section(chinese, browser):
 # What stays English on a page, and why. Code, formulas and titles of papers are found by their elements; what
 # stands in parentheses is the English of a term, or the axes of a shape.
 STAYS = {
-    "texts that models read": "sailors|teacher|happy|owl|moon|cabinets|the cat sat|same number",
+    "texts that models read": "Each head|sailors|teacher|happy|owl|moon|cabinets|the cat sat|same number",
     "phrases that a model compares": "what can go wrong|Common mistakes|Positional encoding|no repeats",
     "dates in other languages": "de marzo|März",
-    "names of people, models and books": "GPT|BERT|Llama|[A-Z]\\w+ and [A-Z]|Deep Learning|The Elements of",
+    "names of people, models and books": "et al|GPT|BERT|Llama|[A-Z]\\w+ and [A-Z]|Deep Learning|The Elements of",
     "names of libraries": "torch|numpy|jax|keras|nn[.]|HuggingFace|ONNX|Colab",
     "names of functions and arguments": "view, |, reshape|query, ",
-    "terms beside their translation": "QK|OV|flash attention|linear biases|(score|norm)。|(One|Two) heads?",
+    "terms beside their translation": "QK|OV|flash attention|linear biases|(scores?|norm)。|(One|Two) heads?",
+    "a button of GitHub, and a label in a plot": "Cite this repository|Learned numbers",
     "what attention_check prints": "empty rows|NaN in padding|shared keys|not tried|many lengths",
     "formulas, and products of names": "[=·×√→^_{}]",
 }
