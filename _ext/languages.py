@@ -1,9 +1,10 @@
 """The book in another language: what Sphinx, which translates the text of the pages, does not translate.
 
-That are the questions and the other texts that widgets hold, which notebooks store with the widgets' states,
+These are the questions and the other texts that widgets hold, which notebooks store with the widgets' states,
 and short strings of the theme and of the course around the text, such as the titles of folds.
 """
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -65,6 +66,12 @@ def catalog(app, domain):
         raise SphinxError(
             f"{path} is missing: there is no translation into {app.config.language}"
         )
+    return translations(path)
+
+
+@functools.cache
+def translations(path):
+    """Return what is translated in a file, message -> text. Many pages need the same files."""
     with path.open("rb") as file:
         return {
             one.id: one.string
@@ -91,9 +98,8 @@ class MarkUntranslated(SphinxTransform):
         page = self.env.docname
         if not is_other(self.app) or page in ENGLISH:
             return
-        same = catalog(
-            self.app, page
-        )  # a name stays as it is, and Sphinx takes it for open
+        # A name stays as it is, and Sphinx takes it for open.
+        same = catalog(self.app, page)
         for kind in (nodes.paragraph, nodes.title):
             for node in self.document.findall(kind):
                 message = node.rawsource.replace("\n", " ").strip()
@@ -132,13 +138,19 @@ def paragraph(text, written):
     return text
 
 
+@functools.cache
+def in_html(text):
+    """Return a message as it stands in an output. Every notebook looks for all of them."""
+    return MarkdownIt().renderInline(text)
+
+
 def translate_outputs(notebook, known, drawn):
     """Translate a notebook's widgets, the paragraphs that stand in for them, and what drawings say."""
     held = notebook["metadata"].get("widgets", {}).get(STATES, {}).get("state", {})
     for model in held.values():
         model["state"] = translated(model["state"], known)
-    inline = MarkdownIt().renderInline
-    written = {inline(text): inline(other) for text, other in (drawn | known).items()}
+    known_texts = (drawn | known).items()
+    written = {in_html(text): in_html(other) for text, other in known_texts}
     for cell in notebook["cells"]:
         put_back(cell.get("outputs", ()))
         if image := cell.get("metadata", {}).get("mystnb", {}).get("image"):

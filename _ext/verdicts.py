@@ -15,7 +15,9 @@ SPEAKING = re.compile(
 # The label of a case that `_sizes.py` has made of another one, and its message.
 RESIZED = re.compile(r"(?P<label>.+), with another size \((?P<number>\d+)\)")
 RESIZED_MESSAGE = "{label}, with another size ({number})"
-MISTAKE = re.compile(r"\*\*(.+?)[.。]?\*\*\s*(?:\*A convention\.\* )?(.+)")
+# A mistake with its cause, and its message.
+MISTAKE = re.compile(r"\*\*(.+?)[.。]?\*\*\s*(.+)")
+MISTAKE_MESSAGE = "**{name}.** {cause}"
 
 
 class PythonStrings(ast.NodeVisitor):
@@ -98,10 +100,11 @@ def translated_exercise(exercise, texts, verdicts):
     for case in (*exercise["cases"], *exercise["further"]):
         # Two cases that were given the same label would become one.
         labels[case] = case if said(case) in labels.values() else said(case)
-    mistakes = {}
-    for text, other in texts.items():
-        if (mine := MISTAKE.fullmatch(text)) and (theirs := MISTAKE.fullmatch(other)):
-            mistakes[mine.groups()] = theirs.groups()
+
+    def mistake(name, cause):
+        message = texts.get(MISTAKE_MESSAGE.format(name=name, cause=cause), "")
+        found = MISTAKE.fullmatch(message)
+        return found.groups() if found else (name, cause)
 
     def by_label(outcomes):
         return {labels[case]: outcome for case, outcome in outcomes.items()}
@@ -115,7 +118,7 @@ def translated_exercise(exercise, texts, verdicts):
         "further": by_label(exercise["further"]),
         "rights": [[*map(by_label, right)] for right in exercise["rights"]],
         "wrong": [
-            [*mistakes.get((name, cause), (name, cause)), *map(by_label, outcomes)]
+            [*mistake(name, cause), *map(by_label, outcomes)]
             for name, cause, *outcomes in exercise["wrong"]
         ],
         "left": [*map(said, exercise["left"])],

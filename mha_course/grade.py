@@ -156,9 +156,7 @@ def grade(
             _read(one)
         except ValueError as error:
             raise ValueError(f"{one} cannot be read: {error}") from error
-    handed_out = (
-        _cells(_read(assignment), assignment.suffix.lower()) if assignment else []
-    )
+    handed_out = _cells(_read(assignment), _kind(assignment)) if assignment else []
     asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
         raise ValueError(f"assignment must call a checker, and {assignment} does not")
@@ -201,23 +199,28 @@ def _read(path: Path) -> bytes:
         raise ValueError(f"{error.strerror}") from error
 
 
+def _kind(path: Path) -> str:
+    """What kind of file it is, by its name: ".ipynb", however it is written."""
+    return path.suffix.lower()
+
+
 def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
     """The cells of a submission, and the files beside it, which only a folder or a program brings."""
     if path.is_symlink():
         raise ValueError("it is a link")
-    if path.suffix.lower() == ".py" and len(_expanded(path.parent)) > 1:
+    if _kind(path) == ".py" and len(_expanded(path.parent)) > 1:
         raise ValueError("it needs a folder of its own")
     files: dict[str, bytes] = {}
     if path.is_dir():
         files, work = _files_in(path), _work_in(path)
-        programs = [one for one in work if one.suffix.lower() == ".py"]
+        programs = [one for one in work if _kind(one) == ".py"]
         if len(programs or work) != 1:
             said = f"it contains {len(work)} notebooks, and one is expected"
             raise ValueError(said)
         [path] = programs or work
-    elif path.suffix.lower() == ".py":
+    elif _kind(path) == ".py":
         files = _files_in(path.parent)
-    cells = _cells(_read(path), path.suffix.lower())
+    cells = _cells(_read(path), _kind(path))
     code = [*cells, *(text for name, text in files.items() if name.endswith(".py"))]
     if sum(map(len, code)) > _CODE:
         raise ValueError(f"its code is over {_CODE:,} bytes long")
@@ -296,7 +299,7 @@ def _written(entries: Any) -> list[str]:
 def _is_export(path: Path) -> bool:
     """Whether a file is what *Progress* exported."""
     try:
-        return path.suffix.lower() == ".json" and f'"{DRAFTS}'.encode() in _read(path)
+        return _kind(path) == ".json" and f'"{DRAFTS}'.encode() in _read(path)
     except ValueError:
         return False
 
@@ -487,9 +490,9 @@ def _work_in(folder: Path) -> list[Path]:
     found = [
         one
         for one in _inside(folder)
-        if one.suffix.lower() in kinds or one.name.lower() == "adapters.py"
+        if _kind(one) in kinds or one.name.lower() == "adapters.py"
     ]
-    return [one for one in found if one.suffix.lower() != ".json" or _is_export(one)]
+    return [one for one in found if _kind(one) != ".json" or _is_export(one)]
 
 
 def _left_out(path: Path) -> list[Path]:

@@ -32,9 +32,8 @@ DOCUMENT = (
 
 # What a drawing says, in its labels and to those who cannot see it. Spans stand between drawings of a row.
 LABEL = re.compile(r"(<(text|span)\b[^>]*>)(.*?)(?=</\2>)", re.DOTALL)
-CARD = re.compile(
-    r"((?:</div>|<(?:div|li|p)\b[^>]*>))([^<]+)(?=<)"
-)  # with a title in bold above it
+# The texts of a card: its title in bold, and what is below it.
+CARD = re.compile(r"((?:</div>|<(?:div|li|p)\b[^>]*>))([^<]+)(?=<)")
 DESCRIPTION = re.compile(r'(\baria-label=")([^"]*)(?=")')
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

@@ -24,17 +24,16 @@ from drawings import labels
 from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
-    mha_course/widgets/**/*.md mha_course/_take_home.md attention_check/*.md""".split()
-# Folders of files that list cases and known mistakes, in the form that CONTRIBUTING.md shows.
-OF_EXERCISES = ("exercises", "attention_check")
+    mha_course/widgets/**/*.md mha_course/_take_home.md""".split()
+# The folder of files that list cases and known mistakes, in the form that CONTRIBUTING.md shows.
+OF_EXERCISES = "exercises"
 CASE = re.compile(r"([^`*].*?): (`+).+\2")
 CODE = ("mha_course/**/*.py", "mha_course/widgets/*/*.js")
 OF_SCRIPTS = "locale/zh_CN/LC_MESSAGES/widgets.po"
 # The marker of a list item, a quotation or a heading, which is not part of the text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
-NAMED = re.compile(
-    r"- [a-z][a-z-]*: "
-)  # the name of a message, as `_messages.py` reads it
+# The name of a message, as `_messages.py` reads it.
+NAMED = re.compile(r"- [a-z][a-z-]*: ")
 SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")
 JS_STRING = re.compile(r'(["`])((?:(?!\1)[^\\\n]|\\.)*)\1')
 
@@ -55,7 +54,7 @@ def with_strings(code: str, known: Mapping[str, str]) -> str:
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """The messages of a Markdown file, with their line numbers."""
-    yield from (items if path.parent.name in OF_EXERCISES else paragraphs)(path)
+    yield from (items if path.parent.name == OF_EXERCISES else paragraphs)(path)
 
 
 def items(path: Path) -> Iterator[tuple[int, str]]:
