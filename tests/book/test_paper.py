@@ -27,7 +27,8 @@ ONE = f"""<p class="open-in-colab">Open in Colab</p><div class="way-and-caption"
 <pre>return 42</pre></details><div class="cell"><button class="write-here-button">Try it</button></div>
 <div class="cell"><div class="cell_output">{TRIED}</div></div>
 <details class="above-input"><summary>Show source</summary><pre>plot()</pre></details></section>"""
-ASKED = """<p style="height:745px"></p><p class="widget-still">Count.</p><div class="widget-still"><ol>
+ASKED = """<p style="height:745px"></p>
+<div class="widget-still"><p>Count.</p></div><div class="widget-still"><ol>
 <li>Why?<ul><li>choice 1<li>2<li>3<li>choice 4</ul><details><summary>Answer</summary>3</details></ol></div>"""
 TWO = f"""{ASKED}<p id="end">The end. <mjx-container><mjx-math>x</mjx-math><mjx-assistive-mml><math
 xmlns="http://www.w3.org/1998/Math/MathML"><mi>x</mi></math></mjx-assistive-mml></mjx-container></p>
