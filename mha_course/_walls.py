@@ -74,6 +74,7 @@ def _walls() -> list[str]:
     found += "--proc /proc --remount-ro /proc --dev /dev".split()
     for folder in ("/dev/shm", _HOME):  # noqa: S108 (nobody shares it)
         found += f"--size {_DISK} --tmpfs {folder}".split()
+    found += ["--remount-ro", "/dev"]  # it would hold as much as memory does
     return [*found, *f"--remount-ro / --chdir {_HOME} --".split()]
 
 

@@ -34,7 +34,7 @@ class _Layer(MultiHeadAttention):
     def __init__(self, width: int, num_heads: int, divide_by: str) -> None:
         scale = {"head": sqrt(num_heads / width), "width": sqrt(1 / width), "none": 1.0}
         super().__init__(width, num_heads, bias=True, scale=scale[divide_by])
-        self.divide_by, self.note = divide_by, ""
+        self.note = ""
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
         return super().forward(x, x, x, **options)
@@ -108,9 +108,10 @@ def _which(answer: Answer, layer: nn.Module) -> Any:
 def _said(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
     """A property: whether the answer names the correct divisor and, if not, why that one is correct."""
     layer, name = arguments[0], _SCALES[int(results[0])]
-    if name == layer.divide_by:
+    # It is measured, because an answer could read it from a layer that says it.
+    if name == (right := _scale_name(layer)):
         return ""
-    return f'it says "{name}", and "{layer.divide_by}" is right. {layer.note}'
+    return f'it says "{name}", and "{right}" is right. {layer.note}'
 
 
 check_name_the_scale = exercise(

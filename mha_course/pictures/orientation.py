@@ -101,6 +101,6 @@ def way(before: int, here: int = 0) -> Any:
     return HTML(
         f'{STYLE}{style}<div class="way-and-caption"><ol class="cards way" '
         f'aria-label="What you write on the way to a model" style="{row}">{"".join(parts)}</ol>'
-        '<p class="way-caption">You write these.'
-        '<span class="way-filled" hidden> Filled: accepted.</span></p></div>'
+        '<p class="way-caption">The parts that you will write.'
+        '<span class="way-filled" hidden> Filled: your code passed.</span></p></div>'
     )

@@ -548,8 +548,8 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
 def test_pieces_that_are_done_say_so_at_their_stub_and_in_the_strip_of_each_page(visit, book):
     writer = visit("03_multi_head_attention/write-split_heads")
     page, strip = writer.page, writer.page.locator(".way")
-    caption = "You write these."
-    expect(page.locator(".way-caption")).to_have_text(f"{caption} Filled: accepted.")
+    caption = "The parts that you will write."
+    expect(page.locator(".way-caption")).to_have_text(f"{caption} Filled: your code passed.")
     assert strip.locator(".way-done").count() == 0
     assert writer.open().run(solution(writer.place), "Check").startswith("Right")
     assert strip.locator(".way-done").count() == 0  # the other half of "heads" is missing
@@ -562,7 +562,7 @@ def test_pieces_that_are_done_say_so_at_their_stub_and_in_the_strip_of_each_page
         page.goto(f"{book.as_uri()}/{other}.html")
         expect(strip.locator(".way-done")).to_have_text("heads")
         expect(strip.locator(".way-done")).to_have_attribute("aria-label", "heads, accepted")
-        expect(page.locator(".way-caption")).to_contain_text("Filled: accepted.")
+        expect(page.locator(".way-caption")).to_contain_text("Filled: your code passed.")
 
 
 def test_the_file_to_take_home_is_made_of_what_was_accepted(visit):

@@ -356,9 +356,9 @@ def test_what_a_submission_takes_is_limited_and_its_results_cannot_be_looked_up(
 
 
 @needs_walls
-def test_no_setting_of_the_kernel_can_be_changed_although_root_grades(tmp_path):
-    place = "/proc/sys/kernel/hostname"
-    found = grade.grade(write(tmp_path / "eve.ipynb", STUB, f"split_heads = open({place!r}, 'r+')", SPLIT))
+@pytest.mark.parametrize("place", ["/proc/sys/kernel/hostname", "/dev/as_large_as_memory"])
+def test_settings_of_the_kernel_and_its_devices_cannot_be_changed_although_root_grades(tmp_path, place):
+    found = grade.grade(write(tmp_path / "eve.ipynb", STUB, f"split_heads = open({place!r}, 'a')", SPLIT))
     assert found.troubles == [f"Code cell 2 raises OSError: [Errno 30] Read-only file system: {place!r}."]
 
 
