@@ -156,7 +156,8 @@ translate: .venv/ready ## write new messages into the translations in locale/, a
 # The book to take along: on paper, in an e-reader, or as it is, from disk. Chromium makes the first two, and the slides.
 ALONG := multi-head-attention
 # The file of a target: of the English book, or instead one of each book in LANGUAGE, with the language in its name.
-TAKE = $(if $(LANGUAGE),$(foreach one,$(LANGUAGE),$(BIN)/python tools/paper.py $(BOOK)/$(one) _build/$(ALONG)-$(one).$@ &&) \
+TAKE = $(if $(LANGUAGE),$(foreach one,$(LANGUAGE),$(BIN)/python tools/paper_stills.py $(BOOK)/$(one) && \
+  $(BIN)/python tools/paper.py $(BOOK)/$(one) _build/$(ALONG)-$(one).$@ &&) \
   true,$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).$@)
 pdf: needs book machine .venv/paper ## the whole book on paper, as one PDF in _build/; three minutes (LANGUAGE=zh_CN: in Chinese)
 	$(TAKE)
