@@ -186,11 +186,11 @@ class ByDistance:
         behind = self.table[:, LONGEST - 1] - self.table[:, LONGEST - 2]
         slopes = near - behind.unsqueeze(1) * torch.arange(-4, 5).clamp(max=0)
         visible = self.table[0].isfinite()
-        hidden = (~visible).nonzero().flatten() - LONGEST + 1
-        if bool(behind.any()) and bool((slopes[:, :5].std(1) < 1e-4).all()):
+        # A slope of 0 may be found as 1e-15.
+        if behind.abs().max() > 1e-6 and (slopes[:, :5].std(1) < 1e-4).all():
             listed = ", ".join(f"{x:.3g}" for x in behind[:8])
             return f"ALiBi, slopes {listed}{', …' if len(behind) > 8 else ''}"
-        if len(hidden) and bool((self.table[:, visible].std(1) < 1e-6).all()):
+        if not visible.all() and (self.table[:, visible].std(1) < 1e-6).all():
             seen = visible.nonzero().flatten() - LONGEST + 1
             return f"window {-int(seen.min())} back, {int(seen.max())} ahead"
         return "a bias by distance"
@@ -258,8 +258,8 @@ def scales_of(contract: Contract, num_heads: int, width: int) -> Iterator[Any]:
 
     With 1 / √head_dim, which is for other vectors, all weights would be nearly equal: that is a fault.
     """
-    known = [1.0, 8.0, 10.0, 16.0, 20.0, width**0.5]
-    known += [dict(contract.declared).get("scale", 1.0)]
+    declared = dict(contract.declared).get("scale", 1.0)
+    known = [declared, 1.0, 8.0, 10.0, 16.0, 20.0, width**0.5]
     module: Any = contract.attention
     parts = module.modules() if isinstance(module, nn.Module) else ()
     for part in parts:
@@ -297,12 +297,11 @@ def _solved(contract: Contract, layer: Layer, num_heads: int) -> Tensor | None:
     if layer.adds_input:
         output = output - x
     # What each key would give if a query saw only that key, in one head.
-    linear = dict(inner.linear)
-    out, constant = linear["out_proj"]
+    out, constant = inner.linear["out_proj"]
     if constant is not None:
         output = output - constant
     given = x if layer.norm is None else layer.norm(x)
-    weight, offset = linear["v_proj"]
+    weight, offset = inner.linear["v_proj"]
     values = torch.nn.functional.linear(given, weight, offset)
     values = values.unflatten(-1, (-1, layer.head_dim))
     group = num_heads // values.shape[2]
@@ -336,5 +335,4 @@ def _by_distance(weights: Tensor) -> ByDistance | None:
     # Hidden keys are a window, one for all heads; only the future can be hidden alone.
     back, front = (int((~x[0]).sum()) for x in (behind, ahead))
     is_window = bool((hidden == hidden[0]).all()) and front in (0, back, LONGEST - 1)
-    is_window = is_window and back > 0
-    return bias if is_window and bool(table.any()) else None
+    return bias if is_window and back > 0 and bool(table.any()) else None

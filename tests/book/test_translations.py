@@ -424,7 +424,7 @@ STAYS = {
     "names of functions and arguments": "view, |, reshape|query, ",
     "terms beside their translation": "QK|OV|flash attention|linear biases|(scores?|norm)。|(One|Two) heads?",
     "a button of GitHub, and a label in a plot": "Cite this repository|Learned numbers",
-    "what attention_check prints": "empty rows|NaN in padding|shared keys|not tried|many lengths",
+    "what attention_check prints": "empty rows|NaN in padding|shared keys|[Nn]ot tried|many lengths",
     "formulas, and products of names": "[=·×√→^_{}]",
 }
 IN_PARENTHESES = re.compile(r"（[^）]*）?|\([^)]*\)?")

@@ -46,7 +46,7 @@ KINDS = [
     ({}, 0, 0, ""),
     ({"MyHead": "import mha_course.exercises as e\ne.check_head = lambda *a: True\nMyHead = 1"}, 0, 0,
      "replaces `check_head`"),
-    ({"split_heads": "import time\ntime.sleep(1000)"}, 0, 0, "did not end within 5 seconds"),
+    ({"split_heads": "import time\ntime.sleep(1000)"}, 0, 0, "did not end within 20 seconds"),
     ({"MyHead": "raise SystemExit", "split_heads": SPLIT.format(answer=RIGHT)}, 0, 1, ""),
     ({}, 0, 0, ""),  # see `spoiled`
 ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_class_goes_from_the_hand_out_to_the_list(tmp_path):
     make = "python -m mha_course.handout 3 --exercises my_head,split_heads --points 2,1 --name heads"
     run(course, *make.split())
     with (course / "nbgrader_config.py").open("a") as config:
-        config.write("c.Judge.cell_seconds = 5\n")
+        config.write("c.Judge.cell_seconds = 20\n")
     run(course, "nbgrader", "generate_assignment", "heads")
     released = (course / "release/heads/heads.ipynb").read_text(encoding="utf-8")
     assert "transpose(1, 2)" not in released and "self.q_proj" not in released
