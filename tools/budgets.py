@@ -25,7 +25,7 @@ AREAS = {
     "models": (1_960, ["mha_lib/models/*.py"]),
     "judging": (4_580, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
-    "exercises": (7_902, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
+    "exercises": (7_905, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
     "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (
         20_915,
