@@ -34,9 +34,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from attention_check import _check, _command, _report, _vectors
 
-        return next(
-            vars(module)[name]
-            for module in (_check, _report, _vectors, _command)
-            if name in vars(module)
-        )
+        modules = (_check, _report, _vectors, _command)
+        return next(vars(one)[name] for one in modules if name in vars(one))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

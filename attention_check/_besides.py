@@ -31,13 +31,12 @@ def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]
     """
     yield "adds its input", layer._replace(adds_input=True)
     for name, norm in _norms(attention, layer.linear["q_proj"][0].shape[1]):
-        yield f"`{name}` before", layer._replace(norm=norm)
-        yield f"`{name}` before queries", layer._replace(norm=norm, norms_memory=False)
-        both = layer._replace(norm=norm, adds_input=True)
-        yield f"`{name}` before · adds its input", both
-        yield f"`{name}` after", layer._replace(norm_after=norm)
-        after = layer._replace(adds_input=True, norm_after=norm)
-        yield f"adds its input · `{name}` after", after
+        before, after = layer._replace(norm=norm), layer._replace(norm_after=norm)
+        yield f"`{name}` before", before
+        yield f"`{name}` before queries", before._replace(norms_memory=False)
+        yield f"`{name}` before · adds its input", before._replace(adds_input=True)
+        yield f"`{name}` after", after
+        yield f"adds its input · `{name}` after", after._replace(adds_input=True)
 
 
 def _norms(attention: nn.Module, width: int) -> Iterator[tuple[str, Any]]:
@@ -75,13 +74,8 @@ def with_keys(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]]
         if x.shape == y.shape and name.rpartition(".")[0] == other.rpartition(".")[0]:
             said = f"`{name}` and `{other}` before the keys"
             yield said, _with_null(layer, x, y, shared)
-    flags = (
-        name
-        for part in attention.modules()
-        for name, x in vars(part).items()
-        if x is True
-    )
-    if any("zero" in name for name in flags):
+    settings = [pair for part in attention.modules() for pair in vars(part).items()]
+    if any("zero" in name and x is True for name, x in settings):
         zero = torch.zeros(width, dtype=torch.float64)
         yield "a key of zeros", _with_null(layer, zero, zero, 1)
 
@@ -104,21 +98,16 @@ def with_positions(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, La
     for query in norms:
         for key in norms:
             of_each = query is not key or len(norms) == 1
-            if of_each and "q" in query[0].rpartition(".")[2] + query[0][:0]:
+            if of_each and "q" in query[0].rpartition(".")[2]:
                 said = f"`{query[0]}` and `{key[0]}` of heads"
                 plain.append((said, layer._replace(head_norms=(query[1], key[1]))))
     for said, one in plain[1:]:
         yield said, one
     width = layer.head_dim
-    parts = sorted(
-        {
-            n
-            for n in (width, width // 2, width // 4, 3 * width // 4)
-            if n > 1 and n % 2 == 0
-        }
-    )
+    shares = (width, 3 * width // 4, width // 2, width // 4)
+    parts = [n for n in shares if n > 1 and n % 2 == 0]
     for (said, one), part, base, slower, pairs, sign in product(
-        plain, parts[::-1], BASES, (1, 2, 4, 8), (False, True), (1, -1)
+        plain, parts, BASES, (1, 2, 4, 8), (False, True), (1, -1)
     ):
         turn = partial(
             _turned, part=part, base=base, pace=sign / slower, interleaved=pairs
@@ -136,14 +125,8 @@ def with_positions(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, La
 
 def turned(layer: Layer, kind: str) -> Layer:
     """The layer with the usual rotation of its heads."""
-    usual: dict[str, Any] = {
-        "part": layer.head_dim // 2 * 2,
-        "base": BASES[0],
-        "pace": 1.0,
-    }
-    return layer._replace(
-        turn=partial(_turned, interleaved=kind == "neighbours", **usual)
-    )
+    usual = partial(_turned, part=layer.head_dim // 2 * 2, base=BASES[0], pace=1.0)
+    return layer._replace(turn=partial(usual, interleaved=kind == "neighbours"))
 
 
 def _turned(
@@ -263,8 +246,7 @@ def scales_of(contract: Contract, num_heads: int, width: int) -> Iterator[Any]:
     module: Any = contract.attention
     parts = module.modules() if isinstance(module, nn.Module) else ()
     for part in parts:
-        own = part.named_parameters(recurse=False)
-        for x in (*(x for _, x in own), *vars(part).values()):
+        for x in (*part.parameters(recurse=False), *vars(part).values()):
             if isinstance(x, Tensor) and x.numel() in (1, num_heads):
                 x = x.detach().to("cpu", torch.float64).reshape(-1, 1, 1)
                 known += [x.item(), x.exp().item()] if len(x) == 1 else [x, x.exp()]

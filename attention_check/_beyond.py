@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -70,12 +69,8 @@ def _small_calls(
             masks = [*_masks(aspect, samples, num_heads if layer else 2, q_len, k_len)]
         for mask in masks:
             if layer is not None:
-                widths = widths_of(layer)
-                yield (
-                    [(samples, n, w) for n, w in zip(lengths, widths, strict=True)],
-                    mask,
-                    causal,
-                )
+                each = zip(lengths, widths_of(layer), strict=True)
+                yield [(samples, n, width) for n, width in each], mask, causal
                 continue
             for (heads, key_heads), width in (
                 (h, w) for w in (1, 2, 4, 64) for h in HEADS
@@ -84,15 +79,8 @@ def _small_calls(
                     continue
                 if mask is not None and mask.shape[1] not in (1, heads):
                     continue
-                each = (heads, key_heads, key_heads)
-                yield (
-                    [
-                        (samples, h, n, width)
-                        for h, n in zip(each, lengths, strict=True)
-                    ],
-                    mask,
-                    causal,
-                )
+                each = zip((heads, key_heads, key_heads), lengths, strict=True)
+                yield [(samples, h, n, width) for h, n in each], mask, causal
 
 
 def _masks(
@@ -120,20 +108,24 @@ def _drawn(
     sizes: list[tuple[int, ...]], contract: Contract
 ) -> tuple[tuple[Tensor, ...], str]:
     """Query, key and value of the formula, and the code that draws them as the attention takes them."""
-    own = [list(size) for size in sizes]
+    names = _names(contract)
+    own = [list(size) for size in sizes[: len(names)]]
     axes = EXCHANGED.get(contract.layout)
-    for size in own if axes else []:
-        size[axes[0]], size[axes[1]] = size[axes[1]], size[axes[0]]  # type: ignore[index]
-    number = 1 if contract.one_input else 2 if contract.memory else 3
+    for size, (i, j) in ((size, axes) for size in own if axes):
+        size[i], size[j] = size[j], size[i]
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(size, generator=generator) for size in own[:number]]
+    drawn = [torch.randn(size, generator=generator) for size in own]
     drawn = [x.transpose(*axes) if axes else x for x in drawn]
-    three = (drawn[0], drawn[min(1, number - 1)], drawn[-1])
-    names = ("q", "k", "v")[:number] if number > 1 else ("x",)
+    three = (drawn[0], drawn[min(1, len(drawn) - 1)], drawn[-1])
     kind = "" if contract.dtype == torch.float32 else f".to({contract.dtype})"
-    draws = [f"torch.randn({', '.join(map(str, size))}){kind}" for size in own[:number]]
+    draws = [f"torch.randn({', '.join(map(str, size))}){kind}" for size in own]
     code = f"torch.manual_seed(0); {', '.join(names)} = {', '.join(draws)}; "
     return tuple(x.to(contract.dtype).float() for x in three), code
+
+
+def _names(contract: Contract) -> str:
+    """The letters of the inputs that the attention takes."""
+    return "x" if contract.one_input else "qk" if contract.memory else "qkv"
 
 
 def _called(contract: Contract, given: tuple[Any, ...]) -> str:
@@ -146,8 +138,7 @@ def _called(contract: Contract, given: tuple[Any, ...]) -> str:
 
     replace(contract, attention=record)(*given)
     by_position, options = told
-    number = 1 if contract.one_input else 2 if contract.memory else 3
-    names = iter(("q", "k", "v")[:number] if number > 1 else ("x",))
+    names = iter(_names(contract))
     arguments = []
     for name, one in [*(("", x) for x in by_position), *options.items()]:
         told_mask = bool(contract.mask) and name == contract.mask
@@ -161,7 +152,7 @@ def _called(contract: Contract, given: tuple[Any, ...]) -> str:
 
 
 def _literal(mask: Tensor) -> str:
-    return f"torch.tensor({re.sub(r'inf', 'torch.inf', str(mask.tolist()))})"
+    return f"torch.tensor({mask.tolist()})".replace("inf", "torch.inf")
 
 
 def factor(exercise: Exercise, contract: Contract) -> str:

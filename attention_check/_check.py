@@ -268,22 +268,13 @@ def _chosen(
     )
     if layer is not None and (layer.turn is not None or layer.bias is not None):
         contract = replace(contract, positioned=True)
-    for one in candidates:  # what runs and is wrong is no other contract
-        same_layer = one[0].heads == contract.heads and one[0].layout == contract.layout
-        if (
-            same_layer
-            and one[0].takes_none
-            and not contract.takes_none
-            and runs(*one, num_heads)
-        ):
+    for one, its in candidates:  # what runs and is wrong is no other contract
+        if (one.heads, one.layout) != (contract.heads, contract.layout):
+            continue
+        if one.takes_none > contract.takes_none and runs(one, its, num_heads):
             contract = replace(contract, takes_none=True)
-        if (
-            same_layer
-            and one[0].memory
-            and contract.one_input
-            and takes_memory(*one, num_heads)
-        ):
-            contract = replace(contract, memory=one[0].memory, one_input=False)
+        if one.memory and contract.one_input and takes_memory(one, its, num_heads):
+            contract = replace(contract, memory=one.memory, one_input=False)
     return contract, layer
 
 
@@ -369,7 +360,7 @@ def _judge(
         tried = _without(exercise, reasons)
     if name == "gradients" and tried is not None:
         tried, more = _with_right_numbers(tried, contract)
-        reasons |= more
+        reasons = more | reasons
     if name == "shared keys" and next(iter(exercise.cases)) in reasons:
         return Finding(NOT_TRIED, "it takes as many key heads as query heads")
     if tried is None:
@@ -451,8 +442,9 @@ def _with_right_numbers(
         if why
     }
     for case in exercise.cases.keys() - reasons.keys():
-        if exercise._gradients(contract, case).error == "detached":
-            reasons[case] = "its result carries no gradient"
+        got = exercise._gradients(contract, case)
+        if got.error == "detached" or "use_reentrant" in got.trouble:
+            reasons[case] = got.trouble
     return _without(exercise, reasons), reasons
 
 

@@ -79,12 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Whatever somebody's module does when it is imported.
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
-        kind = (
-            ""
-            if isinstance(error, (TypeError, ValueError, OSError))
-            else f"{type(error).__name__}: "
-        )
-        print(f"could not be tried: {kind}{said}", file=sys.stderr)
+        if not isinstance(error, (TypeError, ValueError, OSError)):
+            said = f"{type(error).__name__}: {said}"
+        print(f"could not be tried: {said}", file=sys.stderr)
         return 2
     if before == "discover":
         # A string of JSON is one of TOML too.

@@ -265,13 +265,10 @@ def watched(changes: set[str], called: Answer, *given: Any, **options: Any) -> A
 
 def first_result(returned: Any) -> Any:
     """The output, without weights or a cache."""
-    if isinstance(returned, list):  # a list of lists of numbers is an output itself
-        return (
-            returned
-            if returned and isinstance(returned[0], list)
-            else next(iter(returned), None)
-        )
-    return returned[0] if isinstance(returned, tuple) else returned
+    many = isinstance(returned, (list, tuple))
+    first = next(iter(returned), None) if many else returned
+    # A list of lists of numbers is an output itself.
+    return returned if type(first) is type(returned) is list else first
 
 
 @contextmanager

@@ -39,12 +39,12 @@ TURNED = ["position_embeddings"]
 CAUSAL = "is_causal causal use_causal_mask".split()
 SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
-    output_attentions return_attention past_key_value layer_past use_cache cache head_mask rope
-    freqs_cis position_ids positions enable_gqa eps""".split()
+    output_attentions return_attention use_cache head_mask rope freqs_cis position_ids positions
+    enable_gqa eps""".split()
 CACHES = (
     "past_key_values past_key_value layer_past kv_cache cache incremental_state".split()
 )
-OTHERS = {*NO_MASKS, *CAUSAL, *SINKS, *TURNED}
+OTHERS = {*NO_MASKS, *CACHES, *CAUSAL, *SINKS, *TURNED}
 
 
 def parameters_of(attention: Any) -> Mapping[str, Parameter] | None:

@@ -163,7 +163,6 @@ class Exercise:
         """A clause on what else is wrong with an answer that is right in all cases."""
         return self.then(answer) if self.then is not None else ""
 
-    # ------------------------------------------------------------------ running an answer
     def _arguments(self, case: str) -> tuple[Any, ...]:
         """Make the arguments of a case, the same each time."""
         number = list(self.cases).index(case) + SEED.get()
@@ -204,10 +203,10 @@ class Exercise:
     def _where_it_is(self, answer: Answer, how: Any, *given: Any) -> Outcome:
         """Use an answer in this process or, without any of what judges it, in its own."""
         own = getattr(type(answer), "use_where_it_is", None)
-        found = (
-            how(self, answer, *given) if own is None else own(answer, how, self, *given)
+        found: Outcome = (
+            own(answer, how, self, *given) if own else how(self, answer, *given)
         )
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _used(
         self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
@@ -263,7 +262,6 @@ class Exercise:
             return ""
         return AGAIN
 
-    # ------------------------------------------------------------------ judging the results
     def _problems(
         self, outcomes: Mapping[str, Outcome], right: Answer
     ) -> dict[str, str]:

@@ -58,6 +58,9 @@ class Order(NamedTuple):
         return dict(zip(self.letters, pieces, strict=True))
 
 
+PLAIN = Order()
+
+
 def distinct(layer: nn.Module) -> nn.Module:
     """The layer, or a copy in which no weights are equal or constant, as they may be before training.
 
@@ -134,10 +137,7 @@ def heads_of(layer: Any) -> int | None:
 
 
 def projections_of(
-    layer: Any,
-    given: Projections | None,
-    order: Order = Order(),  # noqa: B008 - it cannot be changed
-    num_heads: int = 1,
+    layer: Any, given: Projections | None, order: Order = PLAIN, num_heads: int = 1
 ) -> dict[str, Linear]:
     """Weight (out, in) and bias of each projection, as tensors in float64."""
     if given is None and isinstance(layer, nn.Module) and not _all_named(layer):

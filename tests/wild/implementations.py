@@ -125,6 +125,12 @@ add("memory-efficient-attention-pytorch",
     "memory_efficient_attention_pytorch.memory_efficient_attention.Attention")(
     lambda kind: kind(dim=WIDTH, heads=HEADS, dim_head=HEAD_DIM)
 )  # fmt: skip
+add("memory-efficient-attention-pytorch",
+    "memory_efficient_attention_pytorch.memory_efficient_attention.Attention in chunks")(
+    lambda kind: kind(
+        dim=WIDTH, heads=HEADS, dim_head=HEAD_DIM, memory_efficient=True, q_bucket_size=16, k_bucket_size=16
+    )
+)  # fmt: skip
 add("perceiver-pytorch", "perceiver_pytorch.perceiver_pytorch.Attention")(
     lambda kind: kind(WIDTH, heads=HEADS, dim_head=HEAD_DIM)
 )

@@ -17,10 +17,10 @@ def told():
 
 
 def test_nearly_all_are_caught(told):
-    """The others, with the reason in planted.json, are said in the contract or need more keys."""
+    """The others, with the reason in planted.json, are said in the contract or differ only."""
     missed = [one["number"] for one in told if one["status"] != 1]
     assert missed == [number for number, fault in enumerate(FAULTS) if "missed" in fault]
-    assert len(missed) <= 0.04 * len(told)
+    assert len(missed) <= 0.03 * len(told)
 
 
 def test_most_are_named_rightly(told):
