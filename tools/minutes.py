@@ -27,8 +27,8 @@ HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 VIEW = "application/vnd.jupyter.widget-view+json"
 # The text in the head of a page, and a row of the landing page's list.
 HEAD = re.compile(
-    r"\*\*Time\*\*: \d+ minutes(?: on the path)?(?:, \d+ of them to write code)?"
-    r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
+    r"\*\*Time\*\*: \d+ minutes(?:, \d+ of them to write code)?"
+    r"(?:; \d+ more for all exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
 ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
@@ -105,12 +105,12 @@ def pages():
 
 
 def said(path):
-    """Return the text for the head of a page, such as "50 minutes on the path; 20 for the exercises"."""
+    """Return the text for the head of a page, such as "50 minutes; 20 more for all exercises"."""
     way, exercises, deeper = (round(n) for n in minutes(path).values())
     own = f", {writing(path)} of them to write code" * (writing(path) > 0)
-    more = f"{own}; {exercises} for the exercises" * (exercises > 0)
+    more = f"{own}; {exercises} more for all exercises" * (exercises > 0)
     more += f"; {deeper} for *Going deeper*" * (deeper > 0)
-    return f"**Time**: {way} minutes" + (" on the path" + more if more else "")
+    return f"**Time**: {way} minutes{more}"
 
 
 def with_minutes(path, source):
