@@ -95,7 +95,13 @@ def set_all_equations(app):
         text = EQUATION.sub(lambda m: m[1] + setting[read_equation(m)], page)
         link = f'<link rel="stylesheet" href="{root}_static/{STYLE}" />\n'
         if 'class="math' in text:
-            text = text.replace("</head>", f"{link}</head>", 1)
+            # Its fonts are decoded at once by the script that stands there in the book's pages.
+            places = (
+                f'<link rel="stylesheet" href="{root}_static/typefaces.css"',
+                "</head>",
+            )
+            place = next(one for one in places if one in text)
+            text = text.replace(place, link + place, 1)
         path.write_text(LOADS_MATHJAX.sub("", text), encoding="utf-8")
     Path(out, "_static", STYLE).write_text(style + MORE_STYLE, encoding="utf-8")
     fonts = mathjax() / "output" / "chtml" / "fonts" / "woff-v2"

@@ -10,7 +10,7 @@ from pathlib import Path
 import tinycss2
 from languages import code_translator
 from PIL import Image
-from typefaces import reduce_mathjax, reduced, write_typefaces
+from typefaces import embed_mathjax, reduced, write_typefaces
 from widget_code import with_code
 from widget_files import NAME as DATA
 
@@ -221,4 +221,4 @@ def lighten_site(app):
         unused.unlink(missing_ok=True)
     lighten_styles(static, pages)
     write_typefaces(static, pages)
-    reduce_mathjax(static)
+    embed_mathjax(static)

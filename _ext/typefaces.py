@@ -13,6 +13,7 @@ import io
 import logging
 import re
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 from fontTools import subset
@@ -38,11 +39,20 @@ FACE = (
     '@font-face {{ font-family: "{}"; font-weight: {}; font-style: {}; '
     'src: url("data:font/woff2;base64,{}") format("woff2"); }}\n'
 )
+EQUATION_FACE = (
+    "@font-face {{ font-family: {0}; "
+    'src: url("data:font/{1};base64,{2}") format("{1}"); }}\n'
+)
 NAMES = (1, 3, 4, 6, 16, 21, 25)  # where a font says what it is called
 # What a reader may type: Western European and Greek letters. Of the blocks of Latin, punctuation, arrows
 # and mathematics, the faces have what the book uses.
 TYPED = {*range(0x20, 0x7F), *range(0xA0, 0x100), *range(0x391, 0x3CA)}
 BLOCKS = ((0x100, 0x400), (0x1E00, 0x2C00))
+# In the style sheet of the equations: what is drawn where, and a font.
+DRAWN = re.compile(r'([^{}]*)\{[^{}]*content: "([^"]*)"')
+MATHJAX_FACE = re.compile(
+    r'@font-face[^{]*\{\s*font-family: ([\w-]+);\s*src: url\("([^"]+)"\)[^}]*\}\n*'
+)
 
 
 def reduced(source, characters, *, flavor="woff", features=(), name=None):
@@ -87,14 +97,34 @@ def write_typefaces(static, pages):
     (static / STYLE).write_text("".join(parts), encoding="utf-8")
 
 
-def reduce_mathjax(static):
-    """Reduce the fonts of the equations to the characters that their style sheet draws."""
-    sheet = static / "equations.css"
+def embed_mathjax(static):
+    """Write the fonts of the equations into their style sheet, each with only the characters that it draws.
+
+    So equations have their typeface when they are first painted, and nothing moves when it comes.
+    """
+    sheet, drawn = static / "equations.css", defaultdict(set)
     style = sheet.read_text(encoding="utf-8") if sheet.is_file() else ""
-    drawn = set()
-    for text in re.findall(r'content: "([^"]*)"', style):
+    for selector, text in DRAWN.findall(style):
+        [kind] = re.findall(r"\.(TEX-\w+)", selector) or ["TEX"]
         escapes = re.findall(r"\\([0-9A-Fa-f]{1,6}) ?", text)
-        drawn |= {int(code, 16) for code in escapes} or set(map(ord, text))
-    for path in (static / "mathjax").glob("*.woff"):
-        if path.stem != "MathJax_Zero":  # the font that only keeps lines from growing
-            path.write_bytes(reduced(path, drawn))
+        codes = {int(code, 16) for code in escapes} or set(map(ord, text))
+        # The parts of a long bracket or brace are in one of these.
+        for one in ("TEX", "TEX-S1", "TEX-S4") if "stretchy" in selector else (kind,):
+            drawn[f"MJX{one}"] |= codes
+
+    def embedded(face):
+        family, path = face[1], static / face[2]
+        if (
+            family == "MJXZERO"
+        ):  # it only keeps lines from growing, with every character
+            flavor, font = "woff", path.read_bytes()
+        elif family in drawn:
+            flavor, font = "woff2", reduced(path, drawn[family], flavor="woff2")
+        else:
+            return ""
+        code = base64.b64encode(font).decode()
+        return EQUATION_FACE.format(family, flavor, code)
+
+    if style:
+        sheet.write_text(MATHJAX_FACE.sub(embedded, style), encoding="utf-8")
+        shutil.rmtree(static / "mathjax", ignore_errors=True)

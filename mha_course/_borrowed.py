@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import PathFinder
 from typing import Any
 
-import mha_lib
 from mha_course import built, exercises
 
 _OURS = ("mha_lib", "mha_course", "attention_check")
 # What does the exercises' work in torch.
 _FINISHED = """scaled_dot_product_attention multi_head_attention_forward MultiheadAttention
-    TransformerEncoderLayer TransformerDecoderLayer flex_attention""".split()
+    Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
+    self_attn flex_attention""".split()
 # Their names for it in torch's own parts, such as `torch.ops.aten._scaled_dot_product_attention_math`.
 _FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
@@ -38,16 +40,11 @@ _MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
     get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
-    BaseConfigurator CompilationUnit
+    BaseConfigurator CompilationUnit get_field sympify runstring _forward_from_src __package__
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
 _OPTIONS = r"(?: +-\w+(?: +\d+\b)?)*"
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
-# What each star imports.
-_STARS = {
-    "mha_course.built.*": built.__all__,
-    "mha_lib.*": mha_lib.__all__,
-    "mha_course.exercises.*": ["solution"],
-}
+_MANY = 50  # origins of one name
 _DEEPEST = 150  # parts of the syntax tree in one another
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
@@ -128,7 +125,7 @@ class Words:
     def _import(self, node: ast.AST) -> None:
         for name, whole in _imported(node):
             self.origins.setdefault(name, set()).add(whole)
-            for one in _STARS.get(whole, ()):
+            for one in _starred(whole):
                 self.origins.setdefault(one, set()).add(whole.replace("*", one))
 
     def _allow(self, other: Words) -> None:
@@ -165,11 +162,19 @@ class Words:
 
     def reaching(self) -> Iterator[str]:
         """Sentences on what could hide from the text where an answer comes from."""
+        yield from self._too_many()
         for where, tree in self.trees.items():
             for statement in tree.body:
                 if ast.dump(statement) not in self.given:
                     for word, line in self._reached(statement):
                         yield f"Line {line} of {where} uses `{word}`."
+
+    def _too_many(self) -> Iterator[str]:
+        """Sentences on names that come from so many places that nobody could look at all; the others go."""
+        for name, places in self.origins.items():
+            if len(places) > _MANY:
+                yield f"`{name}` stands for {len(places):,} imports."
+                self.origins[name] = {*sorted(places)[:_MANY]}
 
     def _reached(self, statement: ast.stmt) -> Iterator[tuple[str, int]]:
         """What a statement uses that could hide something, with the lines."""
@@ -197,7 +202,7 @@ class Words:
             return False
         if first in sys.stdlib_module_names:
             return first not in _USUAL
-        is_there = first in self.files or PathFinder.find_spec(first) is not None
+        is_there = first in self.files or _is_installed(first)
         return first in _LOADERS or not is_there
 
     def _origins(self, word: str) -> set[str]:
@@ -266,6 +271,26 @@ def _words(tree: ast.AST) -> list[tuple[str, int]]:
                 start = start.value
                 inside.add(start)
     return found
+
+
+@cache
+def _is_installed(module: str) -> bool:
+    return PathFinder.find_spec(module) is not None
+
+
+@cache
+def _starred(whole: str) -> list[str]:
+    """The names that a star imports from a module of the course."""
+    module, _, star = whole.rpartition(".")
+    if star != "*" or module.partition(".")[0] not in _OURS:
+        return []
+    if module == "mha_course.exercises":
+        return ["solution"]
+    found: Any = None
+    with suppress(Exception):  # there may be no such module
+        found = importlib.import_module(module)
+    names = getattr(found, "__all__", None) or dir(found)
+    return [name for name in names if not name.startswith("_")]
 
 
 def _imported(node: Any) -> Iterator[tuple[str, str]]:

@@ -71,7 +71,8 @@ def _walls() -> list[str]:
     for hidden in map(str, _HIDDEN):
         found += ["--tmpfs", hidden, "--remount-ro", hidden]
     # A file in it that belongs to root, such as a setting of the kernel, would be root's to change.
-    found += "--proc /proc --remount-ro /proc --dev /dev".split()
+    found += "--proc /proc --ro-bind-try /dev/null /proc/keys".split()
+    found += "--remount-ro /proc --dev /dev".split()
     for folder in ("/dev/shm", _HOME):  # noqa: S108 (nobody shares it)
         found += f"--size {_DISK} --tmpfs {folder}".split()
     found += ["--remount-ro", "/dev"]  # it would hold as much as memory does

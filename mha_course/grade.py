@@ -37,7 +37,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -59,6 +59,7 @@ _LARGEST, _MOST = 50_000_000, 1000  # bytes and files, or cells, of a submission
 _DEEPEST = 20  # folders in one another
 # In memory, a part of a notebook takes up to a hundred bytes, and a character of code up to a thousand.
 _PARTS, _CODE = 5_000_000, 500_000
+_WORDS = 2_000  # of an error
 _CUT, _SAID = 500, 100  # characters of a line, and problems of a submission
 # How the cell begins that installs the course on Colab: it is not the student's, and is not run.
 _SET_UP = "# On Colab this installs the course's three packages"
@@ -222,9 +223,13 @@ def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
         files = _files_in(path.parent)
     cells = _cells(_read(path), _kind(path))
     code = [*cells, *(text for name, text in files.items() if name.endswith(".py"))]
+    _check_size(code)
+    return cells, files
+
+
+def _check_size(code: Iterable[Sized]) -> None:
     if sum(map(len, code)) > _CODE:
         raise ValueError(f"its code is over {_CODE:,} bytes long")
-    return cells, files
 
 
 def _files_in(folder: Path) -> dict[str, bytes]:
@@ -249,8 +254,7 @@ def _cells(content: bytes, suffix: str) -> list[str]:
     try:
         text = content.decode("utf-8-sig")
         if suffix == ".py":
-            if len(text) > _CODE:
-                raise ValueError(f"its code is over {_CODE:,} bytes long")
+            _check_size([text])
             return [_source(text, statement) for statement in ast.parse(text).body]
         if sum(map(text.count, "[{,")) > _PARTS:
             raise ValueError(f"it has over {_PARTS:,} parts")
@@ -285,9 +289,10 @@ def _written(entries: Any) -> list[str]:
         if key.startswith(DRAFTS)
     }
     cells = [_IN_PAGE]
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TypeError("a text is expected")
+    _check_size(texts.values())
     for name, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(name)
         cells.append(text)
         for node in ast.walk(parsed(text)):
             for one in node.names if isinstance(node, ast.ImportFrom) else ():
@@ -372,12 +377,12 @@ class _Run:
         cell, seconds = f"Code cell {number + 1}", self.cell_seconds
         try:
             said = submission.ask(_judged.run_cell, source, seconds=seconds)
-            error, by_system = str(said["error"]), said["by_system"]
+            error, by_system = str(said["error"])[:_WORDS], said["by_system"]
             replaced = [name for name in exercises.__all__ if name in said["replaced"]]
         except (EndedError, MemoryError):
             raise
         except Exception as raised:  # a reply may be anything
-            error, by_system, replaced = f"{raised}", False, []
+            error, by_system, replaced = f"{raised}"[:_WORDS], False, []
         for name in replaced:
             self.found.say(f"{cell} replaces `{name}`.")
         if error:
@@ -480,8 +485,15 @@ def _expanded(path: Path) -> list[Path]:
     if path.is_symlink() or not path.is_dir():
         return [path]
     work, folders = _work_in(path), [one for one in _inside(path) if one.is_dir()]
-    is_class = len(work) > 1 or any(map(_work_in, folders))
+    is_class = len(work) > 1 or any(map(_has_work, folders))
     return [*work, *folders] if is_class else [path]
+
+
+def _has_work(folder: Path, deepest: int = 4) -> bool:
+    """Whether something in a folder, or in the folders in it, can be graded."""
+    below = [one for one in _inside(folder) if one.is_dir() and not one.is_symlink()]
+    deeper = deepest > 0 and any(_has_work(one, deepest - 1) for one in below)
+    return bool(_work_in(folder)) or deeper
 
 
 def _work_in(folder: Path) -> list[Path]:

@@ -32,6 +32,7 @@ from test_judge import (
     write,
 )
 
+from attention_check._judging import SEED
 from mha_course import _judged, exercises, grade
 from mha_course._borrowed import Words
 from mha_course._judge import Submission
@@ -318,7 +319,7 @@ def test_a_layer_is_compared_where_the_numbers_can_differ(tmp_path):
     found = grade.grade(book)
     assert [state for state, _ in found.results.values()] == ["wrong", "right", "wrong", "wrong"]
     assert TOO_SMALL in found.results["check_multi_head(Tiny)"][1]
-    assert "holds NaN or infinity" in found.results["check_multi_head(Infinite)"][1]
+    assert "holds NaN, infinity or numbers over 1,000" in found.results["check_multi_head(Infinite)"][1]
     assert found.troubles == [f"check_multi_head(Frozen): {NOT_COMPARED}."]
 
 
@@ -442,6 +443,7 @@ BROUGHT = {
     "condition": (OWN + "if True:\n    def f(*a):\n        return built.split_heads(*a)", "f"),
     "decorator": (OWN + "def my_solution(f):\n    return f\n@my_solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
     "same name": (OWN + "def solution(f):\n    return f\n@solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
+    "star": ("from mha_course.built import *", "split_heads"),
     "two imports": ("from mha_course.built import split_heads as s\ndef never():\n    import math as s", "s"),
 }  # fmt: skip
 
@@ -584,6 +586,63 @@ def test_the_text_of_a_submission_costs_the_grader_little(tmp_path):
     assert time.monotonic() - begin < 60
 
 
+def test_a_star_brings_what_a_module_of_the_library_has():
+    cell = "from mha_lib.attention import *\n" + SPLIT_BY.format("dot_product_attention")
+    said = "".join(Words({"code cell 1": cell}, []).borrowed(SPLIT))
+    assert "uses `mha_lib.attention.dot_product_attention`" in said
+
+
+def test_a_name_that_is_imported_very_often_is_named_and_looked_at_no_more():
+    imports = "\n".join(f"from a{number} import b as x" for number in range(2_000))
+    words = Words({"code cell 1": imports, "code cell 2": "x\n" * 20_000}, [])
+    first, *_ = words.reaching()
+    assert first == "`x` stands for 2,000 imports."
+    assert len(words.origins["x"]) == 50
+
+
+def test_an_export_with_too_much_code_is_not_read():
+    with pytest.raises(ValueError, match="its code is over 500,000 bytes long"):
+        grade._written({"write-here/f": {"draft": "0\n" * 300_000}})
+
+
+NOTHING = """class Nothing(nn.Module):
+    def __init__(self, embed_dim, num_heads, kdim=None, vdim=None):
+        super().__init__()
+        self.num_heads = num_heads
+        far = nn.Parameter(torch.full((embed_dim,), 3e38))
+        for name, width in {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim, "out_proj": embed_dim}.items():
+            setattr(self, name, nn.Linear(width or embed_dim, embed_dim, bias=False))
+        self.far = self.q_proj.bias = self.k_proj.bias = far
+    def forward(self, query, key, value, mask=None):
+        seen = torch.ones(len(query), query.shape[1], key.shape[1]) if mask is None else mask.float()
+        nan = torch.where(seen.expand(len(query), query.shape[1], -1) > 0, torch.nan, 0.0)
+        return nan.sum(-1, keepdim=True).expand(query.shape), nan.unsqueeze(1).expand(-1, self.num_heads, -1, -1)"""
+
+
+def test_a_layer_whose_numbers_make_the_reference_nan_is_not_right(tmp_path):
+    imports = "import torch\nfrom torch import nn\nfrom mha_course.exercises import check_multi_head"
+    found = grade.grade(write(tmp_path / "eve.ipynb", imports, NOTHING, "check_multi_head(Nothing)"))
+    [(state, said)] = found.results.values()
+    assert state == "wrong" and "numbers over 1,000" in said
+
+
+def test_a_count_of_calls_does_not_tell_a_graders_case():
+    calls = []
+
+    def split_heads(x, num_heads):
+        calls.append((tuple(x.shape), num_heads))
+        return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    orders = set()
+    for seed in (0, 1, 2):
+        before = SEED.set(seed)
+        assert exercises.check_split_heads(split_heads)
+        SEED.reset(before)
+        orders.add(tuple(calls))
+        calls.clear()
+    assert len(orders) == 3
+
+
 def test_one_file_does_not_make_a_class_a_submission(tmp_path):
     ada, bob = write(tmp_path / "ada.ipynb", "1"), tmp_path / "bob"
     write(bob / "b.ipynb", "1")
@@ -596,6 +655,15 @@ def test_one_file_does_not_make_a_class_a_submission(tmp_path):
     (tmp_path / "eve").symlink_to("/etc")
     assert tmp_path / "eve" in grade._expanded(tmp_path)
     assert grade.grade(tmp_path / "eve").troubles == ["It cannot be read: it is a link."]
+
+
+def test_one_notebook_beside_folders_in_folders_is_one_of_a_class(tmp_path):
+    eve = write(tmp_path / "eve.ipynb", "1")
+    write(tmp_path / "ada" / "homework" / "work.ipynb", "1")
+    assert grade._expanded(tmp_path) == [eve, tmp_path / "ada"]
+    assert grade.grade(tmp_path / "ada").troubles == [
+        "It cannot be read: it contains 0 notebooks, and one is expected."
+    ]
 
 
 # ------------------------------------------------------------------ in a container

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-class" / "bin"
 SHARE = str(ROOT / ".venv/share/jupyter")  # templates of nbconvert
 COUNT = int(os.environ.get("STUDENTS", "30"))
-NAME = r".*_(?P<student_id>\w+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
+NAME = r"[^_]*_(?P<student_id>[^_]+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
 HEAD = """from mha_course.exercises import check_head
 
 
