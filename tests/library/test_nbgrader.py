@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-class" / "bin"
 SHARE = str(ROOT / ".venv/share/jupyter")  # templates of nbconvert
 COUNT = int(os.environ.get("STUDENTS", "30"))
-NAME = r"[^_]*_(?P<student_id>[^_]+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
+NAME = r".*/[^_/]*_(?P<student_id>[^_/]+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
 HEAD = """from mha_course.exercises import check_head
 
 
@@ -93,6 +94,11 @@ def hand_in(folder, ran):
         link = zipfile.ZipInfo("x_link_attempt_20261105T173000_heads.ipynb")
         link.create_system, link.external_attr = 3, 0o120777 << 16
         file.writestr(link, "/etc/passwd")
+
+
+def test_the_name_of_a_file_speaks_for_its_own_student():
+    name = "/all/heads_eve_attempt_20261105T173000_heads_ada_attempt_20261105T235959_heads.ipynb"
+    assert re.match(NAME, name)["student_id"] == "eve"
 
 
 @pytest.mark.slow
