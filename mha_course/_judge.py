@@ -85,21 +85,23 @@ class Submission:
         self.why: Exception | None = None  # it had to be ended
         left = end - time.monotonic() + 10 * _GRACE
         self.container = _walls.Container(image, left) if image else None
-        if self.container:
-            command, environment = self.container.command, dict(os.environ)
-        elif isolate:
-            command, environment = _walls.behind_bubblewrap()
-        else:
-            command, environment = _walls.alone(self.folder.name)
-        self.process = subprocess.Popen(
-            command,
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=subprocess.DEVNULL,
-            cwd=self.folder.name,
-            env=environment,
-            start_new_session=True,
-        )
+        with tempfile.TemporaryFile() as calls:
+            if self.container:
+                command, environment = self.container.command, dict(os.environ)
+            elif isolate:
+                command, environment = _walls.behind_bubblewrap(calls.fileno())
+            else:
+                command, environment = _walls.alone(self.folder.name)
+            self.process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd=self.folder.name,
+                env=environment,
+                start_new_session=True,
+                pass_fds=[calls.fileno()] if isolate else (),
+            )
         theirs.close()
         threading.Thread(target=self._watch, daemon=True).start()
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -52,10 +54,45 @@ def _environment(folder: str) -> dict[str, str]:
 # ------------------------------------------------------------------ bubblewrap
 
 
-def behind_bubblewrap() -> tuple[list[str], dict[str, str]]:
-    """The same behind walls: it sees Python, its packages and an empty folder, and nothing else."""
-    command = [*_walls(), sys.executable, "-P", "-c", _SERVE, "isolated"]
-    return command, _environment(_HOME)
+def behind_bubblewrap(filter_file: int) -> tuple[list[str], dict[str, str]]:
+    """The same behind walls: it sees Python, its packages and an empty folder, and nothing else.
+
+    Into the file that is given, open for reading and writing, goes what bubblewrap has the kernel refuse.
+    """
+    program = refused_calls(os.uname().machine)
+    os.pwrite(filter_file, program, 0)
+    walls = (
+        [*_walls()[:-1], "--seccomp", f"{filter_file}", "--"] if program else _walls()
+    )
+    return [*walls, sys.executable, "-P", "-c", _SERVE, "isolated"], _environment(_HOME)
+
+
+# Calls that reach through walls: locks and leases of files that others read, and what a user has little of.
+# Machine -> its number in the kernel, that of `fcntl`, and those of flock, inotify_init and its successor,
+# add_key, request_key, keyctl, io_uring_setup, bpf and ptrace.
+_CALLS = {
+    "x86_64": (0xC000003E, 72, (73, 253, 294, 248, 249, 250, 425, 321, 101)),
+    "aarch64": (0xC00000B7, 25, (32, 26, 217, 218, 219, 425, 280, 117)),
+}
+_LOAD, _EQUAL, _LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_SET_LEASE = 1024
+_ALLOWED, _NO_SUCH_CALL = 0x7FFF0000, 0x00050000 | errno.ENOSYS
+
+
+def refused_calls(machine: str) -> bytes:
+    """The program by which the kernel refuses these calls, as if it had none; empty for other machines."""
+    if machine not in _CALLS:
+        return b""
+    architecture, control, calls = _CALLS[machine]
+    # Numbers from here on are those of another interface to the same calls.
+    tests = [(_LEAST, 0x40000000), *((_EQUAL, call) for call in calls)]
+    last = len(tests) + 7  # where it refuses; jumps count from the next place
+    code = [(_LOAD, 0, 0, 4), (_EQUAL, 0, last - 2, architecture), (_LOAD, 0, 0, 0)]
+    for operation, number in tests:
+        code.append((operation, last - len(code) - 1, 0, number))
+    code += [(_EQUAL, 0, 2, control), (_LOAD, 0, 0, 24), (_EQUAL, 1, 0, _SET_LEASE)]
+    code += [(_RETURN, 0, 0, _ALLOWED), (_RETURN, 0, 0, _NO_SUCH_CALL)]
+    return b"".join(struct.pack("=HBBI", *one) for one in code)
 
 
 def _walls() -> list[str]:

@@ -384,6 +384,17 @@ def test_settings_of_the_kernel_and_its_devices_cannot_be_changed_although_root_
     assert found.troubles == [f"Code cell 2 raises OSError: [Errno 30] Read-only file system: {place!r}."]
 
 
+@needs_walls
+@pytest.mark.parametrize("call", [
+    "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)", "fcntl.flock(file, fcntl.LOCK_SH)",
+    "if libc.inotify_init() < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))",
+])  # fmt: skip
+def test_what_reaches_through_walls_is_refused_by_the_kernel(tmp_path, call):
+    cell = "import ctypes, fcntl, os\nlibc = ctypes.CDLL(None, use_errno=True)\nfile = os.open(os.__file__, os.O_RDONLY)\n"
+    said = grade.grade(write(tmp_path / "eve.ipynb", ANSWER, cell + call, SPLIT)).troubles
+    assert any("[Errno 38] Function not implemented" in one for one in said), said
+
+
 def test_memory_that_no_process_has_is_noticed_where_it_is_missing(tmp_path, monkeypatch):
     book = write(tmp_path / "eve.ipynb", ANSWER, SPLIT)
     monkeypatch.setattr("mha_course._judge._FREE", 1.0)
