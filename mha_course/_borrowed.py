@@ -40,10 +40,11 @@ _MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
     get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
-    BaseConfigurator CompilationUnit get_field sympify runstring _forward_from_src __package__
+    BaseConfigurator CompilationUnit get_field sympify runstring _forward_from_src
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
 _OPTIONS = r"(?: +-\w+(?: +\d+\b)?)*"
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MANY = 50  # origins of one name
 _DEEPEST = 150  # parts of the syntax tree in one another
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
@@ -181,6 +182,8 @@ class Words:
         for node in ast.walk(statement):
             if isinstance(node, ast.keyword) and node.arg in _REACHING:
                 yield node.arg, node.value.lineno
+            if isinstance(node, ast.ImportFrom) and node.level:
+                yield f"from {'.' * node.level}{node.module or ''}", node.lineno
             for _, whole in _imported(node):
                 if self._is_far(whole, is_imported=True):
                     yield whole, getattr(node, "lineno", 0)
@@ -312,7 +315,7 @@ def _first_parts(tree: ast.AST) -> set[str]:
 def _changed(statement: ast.stmt, imported: Iterable[str]) -> set[str]:
     """The names that it changes: `global k`, `A.f = …`, `d["f"] = …`, `fs.append(…)`, `setattr(A, …)`."""
     outside, inside, found = set[str](), set[str](), set[str]()
-    is_local = isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+    is_local = isinstance(statement, _DEFINES)
     for node in ast.walk(statement):
         if isinstance(node, ast.Global):
             outside |= {*node.names}
@@ -338,14 +341,17 @@ def _start(node: Any) -> str:
 
 def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement defines at the top of a cell."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(statement, _DEFINES):
         return {statement.name}
     found = set[str]()
     for one in ast.walk(statement):
-        if isinstance(one, (ast.FunctionDef, ast.ClassDef)):  # such as in `if`
+        if isinstance(one, _DEFINES):  # such as in `if`
             found.add(one.name)
         elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
             found.add(one.id)
+        elif isinstance(one, (ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
+            name = one.rest if isinstance(one, ast.MatchMapping) else one.name
+            found |= {name} if name else set()
     return found
 
 

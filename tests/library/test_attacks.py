@@ -454,6 +454,8 @@ BROUGHT = {
     "condition": (OWN + "if True:\n    def f(*a):\n        return built.split_heads(*a)", "f"),
     "decorator": (OWN + "def my_solution(f):\n    return f\n@my_solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
     "same name": (OWN + "def solution(f):\n    return f\n@solution\ndef f(*a):\n    return built.split_heads(*a)", "f"),
+    "match": (OWN + "match built.split_heads:\n    case f:\n        pass", "f"),
+    "async": (OWN + "async def f(*a):\n    return built.split_heads(*a)", "f"),
     "star": ("from mha_course.built import *", "split_heads"),
     "two imports": ("from mha_course.built import split_heads as s\ndef never():\n    import math as s", "s"),
 }  # fmt: skip
@@ -550,6 +552,7 @@ def test_an_answer_cannot_ask_for_verdicts_while_it_is_checked(tmp_path):
 HIDDEN = [
     "get_ipython().run_cell('from mha_' + 'course.built import split_heads as f')",
     "%run a.txt",
+    "from .built import split_heads as f",
     "import runpy\nf = runpy.run_path('a.txt')['f']",
     "import os\nf = os.sys.modules['mha_course' + '.built'].split_heads",
     "import numpy as np\nf = np.load('a.npy', allow_pickle=True).item()",
