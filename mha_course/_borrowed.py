@@ -40,8 +40,9 @@ _MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
 _REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
     traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
     get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
-    BaseConfigurator CompilationUnit get_field sympify runstring _forward_from_src
+    BaseConfigurator CompilationUnit get_field ops sympify runstring _forward_from_src
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
+_RESULTS = "_ __ ___ Out _oh".split()  # of earlier cells
 _OPTIONS = r"(?: +-\w+(?: +\d+\b)?)*"
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -182,6 +183,9 @@ class Words:
         for node in ast.walk(statement):
             if isinstance(node, ast.keyword) and node.arg in _REACHING:
                 yield node.arg, node.value.lineno
+            is_read = isinstance(getattr(node, "ctx", None), ast.Load)
+            if is_read and isinstance(node, ast.Name) and node.id in _RESULTS:
+                yield node.id, node.lineno
             if isinstance(node, ast.ImportFrom) and node.level:
                 yield f"from {'.' * node.level}{node.module or ''}", node.lineno
             for _, whole in _imported(node):

@@ -553,6 +553,8 @@ HIDDEN = [
     "get_ipython().run_cell('from mha_' + 'course.built import split_heads as f')",
     "%run a.txt",
     "from .built import split_heads as f",
+    "f = _",
+    "import torch\nt = torch.ops.aten\nf = t._softmax",
     "import runpy\nf = runpy.run_path('a.txt')['f']",
     "import os\nf = os.sys.modules['mha_course' + '.built'].split_heads",
     "import numpy as np\nf = np.load('a.npy', allow_pickle=True).item()",
