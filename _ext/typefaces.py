@@ -114,9 +114,8 @@ def embed_mathjax(static):
 
     def embedded(face):
         family, path = face[1], static / face[2]
-        if (
-            family == "MJXZERO"
-        ):  # it only keeps lines from growing, with every character
+        # The first only keeps lines from growing, with every character.
+        if family == "MJXZERO":
             flavor, font = "woff", path.read_bytes()
         elif family in drawn:
             flavor, font = "woff2", reduced(path, drawn[family], flavor="woff2")

@@ -111,8 +111,10 @@ def _drawn(
     names = _names(contract)
     own = [list(size) for size in sizes[: len(names)]]
     axes = EXCHANGED.get(contract.layout)
-    for size, (i, j) in ((size, axes) for size in own if axes):
-        size[i], size[j] = size[j], size[i]
+    if axes:
+        i, j = axes
+        for size in own:
+            size[i], size[j] = size[j], size[i]
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(size, generator=generator) for size in own]
     drawn = [x.transpose(*axes) if axes else x for x in drawn]

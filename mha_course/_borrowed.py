@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import inspect
 import re
 import sys
@@ -204,6 +203,9 @@ class Words:
         is_magic = first == "magic" and others[0] not in _MAGICS
         if runs or is_magic or not {*others}.isdisjoint(_REACHING):
             return True
+        # Nobody here knows which names a star brings from a module that is not loaded.
+        if first in _OURS and others and others[-1] == "*":
+            return whole.removesuffix(".*") not in sys.modules
         # Python finds what is installed before the files beside the notebook.
         if not is_imported or first in _OURS:
             return False
@@ -285,17 +287,14 @@ def _is_installed(module: str) -> bool:
     return PathFinder.find_spec(module) is not None
 
 
-@cache
 def _starred(whole: str) -> list[str]:
-    """The names that a star imports from a module of the course."""
+    """The names that a star imports from a module of the course, if that is loaded here."""
     module, _, star = whole.rpartition(".")
     if star != "*" or module.partition(".")[0] not in _OURS:
         return []
     if module == "mha_course.exercises":
         return ["solution"]
-    found: Any = None
-    with suppress(Exception):  # there may be no such module
-        found = importlib.import_module(module)
+    found = sys.modules.get(module)
     names = getattr(found, "__all__", None) or dir(found)
     return [name for name in names if not name.startswith("_")]
 

@@ -553,6 +553,7 @@ HIDDEN = [
     "get_ipython().run_cell('from mha_' + 'course.built import split_heads as f')",
     "%run a.txt",
     "from .built import split_heads as f",
+    "from attention_check.__main__ import *",
     "f = _",
     "import torch\nt = torch.ops.aten\nf = t._softmax",
     "import runpy\nf = runpy.run_path('a.txt')['f']",
