@@ -334,7 +334,7 @@ bench-chat: models ## measure the chat model beside transformers, for the page o
 	  --notebook chapters/appendix_efficiency.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
 
-bench-widgets: book machine ## measure, in a browser, steps of the widgets and the sizes of pages; about three minutes
+bench-widgets: book machine ## measure, in a browser, steps of the widgets and the sizes of pages; about ten minutes
 	$(BIN)/python benchmarks/bench_widgets.py
 
 # After a widget or its place has changed, measure again and build the book again.

@@ -53,6 +53,7 @@ HEAD = """<noscript><style>.widget-host { display: none; }
 
 # These scripts come before the theme's, because they decide whether those work.
 FIRST = ("storage.js", "old_browser.js")
+DECODES_TYPEFACES = "typefaces.js"
 LANDING = "landing.css"
 
 
@@ -102,7 +103,7 @@ def load_only_where_needed(app, config):
     MyST-NB adds the scripts of widgets where they are needed, and `complete_page` the first scripts and the
     style sheet of the landing page.
     """
-    elsewhere = {*config.nb_ipywidgets_js, *FIRST, LANDING}
+    elsewhere = {*config.nb_ipywidgets_js, *FIRST, DECODES_TYPEFACES, LANDING}
     for name in ("html_js_files", "html_css_files"):
         own = [file for file in getattr(config, name) if file not in elsewhere]
         setattr(config, name, own)
@@ -169,9 +170,8 @@ def complete_page(app, pagename, templatename, context, doctree):
     # Sphinx would add a file that the build has not written yet in another form than in the next build.
     sheet = context["pathto"](f"_static/{TYPEFACES}", 1)
     typefaces = f'<link rel="stylesheet" href="{sheet}" />'
-    typefaces += (
-        f'<script src="{context["pathto"]("_static/typefaces.js", 1)}"></script>'
-    )
+    decoder = context["pathto"](f"_static/{DECODES_TYPEFACES}", 1)
+    typefaces += f'<script src="{decoder}"></script>'
     about = "" if doctree is None else tags_of(app, pagename, context, doctree)
     parts = (HEAD, scripts, typefaces, about, context.get("metatags", ""))
     context["metatags"] = "\n".join(parts)

@@ -44,6 +44,12 @@ DONE = "<!-- lightened -->"
 ONLY_FOR_SEARCH = ["searchtools.js", "language_data.js", "searchindex.js"]
 NEVER = ["fontawesome.js"]
 
+# Scripts of the theme and of extensions, to whose addresses Sphinx adds a checksum. Text need not wait for
+# them: they act when the whole page is there. Scripts within the page add to DOCUMENTATION_OPTIONS, though.
+WAITED_FOR = re.compile(
+    r'<script (?=(?:data-[\w-]+="[^"]*" )*src="(?![^"]*\bdocumentation_options\.js)[^"]*\.js\?v=)'
+)
+
 SHEETS = ["styles/pydata-sphinx-theme.css", "sphinx-design.min.css"]
 
 
@@ -113,6 +119,9 @@ def lighten_page(
     """
     for script in [*NEVER, *([] if searches else ONLY_FOR_SEARCH)]:
         html = re.sub(SCRIPT.format(re.escape(script)), "", html)
+    if not searches:
+        head, between, body = html.partition("</head>")
+        html = WAITED_FOR.sub("<script defer ", head) + between + body
     last = []
 
     def take(match):

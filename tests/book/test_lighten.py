@@ -138,6 +138,19 @@ def test_scripts_stay_where_they_are_needed():
     assert left(scripts, searches=True) == ["searchtools", "language_data", "clipboard"]
 
 
+def test_text_waits_for_no_script_that_acts_later():
+    page = """<head><script src="storage.js"></script>
+<script src="a/documentation_options.js?v=1"></script><script src="a/doctools.js?v=1"></script>
+<script data-prefix="x" src="tabs.js?v=2"></script><script>let a = 1;</script></head>
+<script src="loader.js?v=3"></script></body>"""
+    assert re.findall(r"<script defer [^>]*", lighten.lighten_page(page, searches=False)) == [
+        '<script defer src="a/doctools.js?v=1"',
+        '<script defer data-prefix="x" src="tabs.js?v=2"',
+    ]
+    # Scripts within the search page call functions of the others at once.
+    assert "defer" not in lighten.lighten_page(page, searches=True)
+
+
 @pytest.mark.parametrize(("css", "expected"), [
     (".used{a:b}.unused{a:b}", ".used{a:b}"), (".used,.unused,p{a:b}", ".used,p{a:b}"),
     ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),

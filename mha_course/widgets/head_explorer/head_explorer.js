@@ -84,7 +84,7 @@ function buildHeads(frame) {
     controls.draw(state);
     sizes.draw(state);
     largeMaps.forEach((map, index) => map.draw(state, large[index], computed, largeExtent));
-    gallery.draw(state, maps, extent);
+    frame.later(() => gallery.draw(state, maps, extent));
     results.draw(state, answers);
     bar.draw(largeExtent, view === "difference" ? `difference of ${STAGES[stage].nouns}` : STAGES[stage].noun);
     if (!difference) apart.node.remove();

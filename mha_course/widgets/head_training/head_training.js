@@ -200,7 +200,7 @@ function buildTraining(frame) {
   }
   return () => {
     const plan = readPlan(frame);
-    if (JSON.stringify(plan) !== JSON.stringify(run.plan)) run.start();
+    if (JSON.stringify(plan) !== JSON.stringify(run.plan)) frame.later(run.begin);
     settings.draw(plan);
     show();
     frame.report(() => firstNumbers(run, plan));

@@ -39,6 +39,8 @@
  *   settings whose ranges depend on these follow
  * @property {(numbers: () => Object<string, any>) => void} report lets Python compare the numbers with
  *   torch's
+ * @property {(work: () => void) => void} later draws what may follow the hand: the first time at once, then when the rest
+ *   of the change is painted; only the latest work is done
  * @property {(target: EventTarget, type: string, listener: (event: any) => void) => void} listen until the
  *   view is removed
  * @property {AbortSignal} signal is aborted when the view is removed
@@ -317,6 +319,26 @@ function buildReporter(model, settings, signal) {
   };
 }
 
+/**
+ * Returns a function that does some work after the next frame. A slow device shows at once what a control has changed
+ * beside it, and draws large maps when that is painted.
+ * @param {AbortSignal} signal stops it
+ */
+function buildLater(signal) {
+  let [isFirst, frame, timer] = [true, 0, 0];
+  const stop = () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+  };
+  signal.addEventListener("abort", stop);
+  return (/** @type {() => void} */ work) => {
+    stop();
+    if (!isFirst) frame = requestAnimationFrame(() => (timer = setTimeout(work)));
+    else work();
+    isFirst = false;
+  };
+}
+
 /** A button that copies a text, and says so. @param {Frame} frame @param {HTMLElement} code */
 export function copyButton(frame, code) {
   const copy = element("button", { type: "button", text: "Copy" });
@@ -441,6 +463,7 @@ function mount({ model, el }, { name, label, data = [], values = () => ({}), che
     ...buildReaders(model, ranges),
     bind: (show) => bound.push(show),
     report: buildReporter(model, settings, signal),
+    later: buildLater(signal),
     listen: (target, type, listener) => target.addEventListener(type, listener, { signal }),
     signal,
     say,

@@ -108,7 +108,7 @@ export function buildRun(frame, task, readPlan, describe, show) {
     isPlaying: false,
     isDone: () => run.records.length > (run.plan?.steps ?? 0),
     firstLoss: () => NaN,
-    start,
+    begin,
     restart,
     play,
     pause,
@@ -159,11 +159,15 @@ export function buildRun(frame, task, readPlan, describe, show) {
     [follows, owed] = [true, 0];
   }
 
+  function begin() {
+    start();
+    show();
+  }
+
   /** @param {Object<string, any>} [changes] of settings */
   function restart(changes = {}) {
     frame.set(changes);
-    start();
-    show();
+    frame.later(begin);
   }
 
   function play() {

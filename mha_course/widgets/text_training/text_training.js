@@ -135,7 +135,7 @@ function buildTextTraining(frame) {
   }
   return () => {
     const plan = readPlan(frame);
-    if (JSON.stringify(plan) !== JSON.stringify(run.plan)) run.start();
+    if (JSON.stringify(plan) !== JSON.stringify(run.plan)) frame.later(run.begin);
     field.draw(plan.text);
     seed.draw(plan.seed, { high: frame.limits("seed").high });
     show();

@@ -629,7 +629,7 @@ function buildTranslator(frame) {
     player.draw(view.step, found.tokens.length, told, `${settings} ${state.isCounting}`);
     caption.textContent = describeReading(view);
     counter.draw(state);
-    if (!details.hidden) drawDetails(view, chances, source.stored?.error);
+    if (!details.hidden) frame.later(() => drawDetails(view, chances, source.stored?.error));
 
     const now = `${dateText(found.tokens, state.task)}. ${verdict.node.textContent} Step ${view.step + 1}: ${told} ${describeReading(view)}`;
     frame.tell(now);

@@ -261,8 +261,10 @@ function buildWriter(frame) {
     const full = view.place >= MAX_WRITTEN ? ", which is the most" : "";
     setText(told, `${written}${full}. The model sees the last ${view.seen.length} of the text.`);
     setText(caption, describeReading(view));
-    gallery.draw([view.maps], [view.gates], [0, view.layer, view.head]);
-    large.draw(view);
+    frame.later(() => {
+      gallery.draw([view.maps], [view.gates], [0, view.layer, view.head]);
+      large.draw(view);
+    });
     const last = view.place > 0 ? `${characterName(view.text[view.text.length - 1])} is written. ` : "";
     if (!buttons.isRunning()) frame.tell(`${last}${told.textContent} ${title.textContent}: ${likely.slice(0, MOST_READ).map(({ token, probability }) => `${characterName(view.alphabet[token])} ${formatNumber(probability, 2)}`).join(", ")}. ${caption.textContent}`);
     frame.report(() => ({
