@@ -46,7 +46,7 @@ NEVER = ["fontawesome.js"]
 
 # Scripts of the theme and of extensions, to whose addresses Sphinx adds a checksum. Text need not wait for
 # them: they act when the whole page is there. Scripts within the page add to DOCUMENTATION_OPTIONS, though.
-WAITED_FOR = re.compile(
+ACTS_LATER = re.compile(
     r'<script (?=(?:data-[\w-]+="[^"]*" )*src="(?![^"]*\bdocumentation_options\.js)[^"]*\.js\?v=)'
 )
 
@@ -121,7 +121,7 @@ def lighten_page(
         html = re.sub(SCRIPT.format(re.escape(script)), "", html)
     if not searches:
         head, between, body = html.partition("</head>")
-        html = WAITED_FOR.sub("<script defer ", head) + between + body
+        html = ACTS_LATER.sub("<script defer ", head) + between + body
     last = []
 
     def take(match):

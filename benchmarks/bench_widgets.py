@@ -10,7 +10,8 @@ compositor. A message posted before all this therefore arrives when the frame is
 the end of a script would, when the work of the page has only begun. Not included are the wait for the screen
 and the rasterisation by other threads. A letter typed into a field is measured in the same way. The first
 control of each widget is measured on a desktop; every one on the screen of a cheap phone, with the processor
-slowed down four-fold.
+slowed down four-fold. Some widgets draw large maps only when the frame is painted, so the time from one step
+to the next is printed too: in it, everything is drawn.
 
 A page's bytes are those of all files that it loads, gzipped where a web server would.
 
@@ -56,11 +57,12 @@ MOVE = """async (control, [steps, texts]) => {
     return String(min + at * size);
   };
   const isText = control.type === "text";
-  const times = [];
+  const [times, starts] = [[], []];
   for (let step = 0; step < steps + 5; step++) {
     times.push(await new Promise((resolve) => requestAnimationFrame(() => {
       const channel = new MessageChannel();
       const start = performance.now();
+      starts.push(start);
       channel.port1.onmessage = () => resolve(performance.now() - start);
       control.value = isText ? typed[step % typed.length] : moved();
       control.dispatchEvent(new Event("input", { bubbles: true }));
@@ -68,7 +70,8 @@ MOVE = """async (control, [steps, texts]) => {
     })));
   }
   const name = control.labels[0]?.querySelector(".mha-name")?.textContent;
-  return [isText ? "a letter typed" : control.ariaLabel || name || control.name, times.slice(5)];
+  const pace = (starts.at(-1) - starts[5]) / (steps - 1);
+  return [isText ? "a letter typed" : control.ariaLabel || name || control.name, times.slice(5), pace];
 }"""
 MODEL_IDS = "hosts => hosts.map(host => JSON.parse(host.nextElementSibling.textContent).model_id)"
 HIGH = "hosts => hosts.map(host => Math.round(host.getBoundingClientRect().height))"
@@ -100,12 +103,13 @@ def steps_of(page, steps, every):
         for control in visible if every else visible[:1]:
             control.scroll_into_view_if_needed()
             page.wait_for_timeout(300)
-            name, times = control.evaluate(MOVE, [steps, TYPED])
+            name, times, pace = control.evaluate(MOVE, [steps, TYPED])
             yield {
                 "widget": root.get_attribute("aria-label"),
                 "control": name,
                 "median_ms": round(statistics.median(times), 2),
                 "p95_ms": round(statistics.quantiles(times, n=20)[-1], 2),
+                "from_step_to_step_ms": round(pace, 2),
             }
 
 

@@ -128,6 +128,29 @@ def test_plain_keys_stay_with_the_widget(show):
     assert page.locator("[data-lm-suppress-shortcuts] .mha-body").count() == 1
 
 
+def test_maps_that_are_drawn_later_follow_a_hand_that_never_rests(show):
+    """A slider that moves in every frame; the maps change meanwhile, and end in the last state."""
+    explorer = SAMPLES["HeadExplorer"]()
+    host = show(explorer)
+    changes = host.get_by_role("slider", name="valid_len").evaluate(
+        """async (slider) => {
+          const maps = slider.closest(".mha-widget").querySelector(".mha-maps");
+          const seen = new Set();
+          for (let frame = 0; frame < 30; frame++) {
+            await new Promise(requestAnimationFrame);
+            slider.value = String(1 + (frame % 3));
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+            seen.add(maps.dataset.value);
+          }
+          return seen.size;
+        }"""
+    )
+    assert changes >= 3, "the first state, and others on the way"
+    host.page.wait_for_timeout(100)
+    explorer.valid_len = 3
+    assert_shows_numbers(host, explorer)
+
+
 def test_two_widgets_are_independent_and_two_views_are_one(reader, tmp_path):
     first, second = SAMPLES["HeadExplorer"](), SAMPLES["HeadExplorer"]()
     second.num_heads = 3

@@ -59,7 +59,7 @@ export function matrixFromFloat32(base64, columns, name, rows) {
  */
 export function zeroMatrix(rows, columns) {
   const numbers = new Float64Array(rows * columns);
-  if (rows === 1) return [numbers]; // a view of all of it would cost a model that writes a fifth of its time
+  if (rows === 1) return [numbers]; // a model that writes makes thousands of these
   return Array.from({ length: rows }, (_, row) => numbers.subarray(row * columns, (row + 1) * columns));
 }
 

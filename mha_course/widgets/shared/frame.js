@@ -40,7 +40,7 @@
  * @property {(numbers: () => Object<string, any>) => void} report lets Python compare the numbers with
  *   torch's
  * @property {(work: () => void) => void} later draws what may follow the hand: the first time at once, then when the rest
- *   of the change is painted; only the latest work is done
+ *   of the change is painted; if more is asked for meanwhile, only the latest work is done
  * @property {(target: EventTarget, type: string, listener: (event: any) => void) => void} listen until the
  *   view is removed
  * @property {AbortSignal} signal is aborted when the view is removed
@@ -321,20 +321,25 @@ function buildReporter(model, settings, signal) {
 
 /**
  * Returns a function that does some work after the next frame. A slow device shows at once what a control has changed
- * beside it, and draws large maps when that is painted.
+ * beside it, and draws large maps when that is painted. A hand that never rests does not put the work off: it replaces
+ * the work, and the time for which it is planned stays.
  * @param {AbortSignal} signal stops it
  */
 function buildLater(signal) {
-  let [isFirst, frame, timer] = [true, 0, 0];
-  const stop = () => {
-    cancelAnimationFrame(frame);
-    clearTimeout(timer);
+  let isFirst = true;
+  /** @type {(() => void) | null} */
+  let latest = null;
+  const doLatest = () => {
+    const work = latest;
+    latest = null;
+    if (!signal.aborted) work?.();
   };
-  signal.addEventListener("abort", stop);
   return (/** @type {() => void} */ work) => {
-    stop();
-    if (!isFirst) frame = requestAnimationFrame(() => (timer = setTimeout(work)));
-    else work();
+    if (isFirst) work();
+    else {
+      if (!latest) requestAnimationFrame(() => setTimeout(doLatest));
+      latest = work;
+    }
     isFirst = false;
   };
 }
