@@ -329,15 +329,20 @@ function buildLater(signal) {
   let isFirst = true;
   /** @type {(() => void) | null} */
   let latest = null;
+  let [frame, timer] = [0, 0];
   const doLatest = () => {
     const work = latest;
     latest = null;
-    if (!signal.aborted) work?.();
+    work?.();
   };
+  signal.addEventListener("abort", () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+  });
   return (/** @type {() => void} */ work) => {
     if (isFirst) work();
     else {
-      if (!latest) requestAnimationFrame(() => setTimeout(doLatest));
+      if (!latest) frame = requestAnimationFrame(() => (timer = setTimeout(doLatest)));
       latest = work;
     }
     isFirst = false;
