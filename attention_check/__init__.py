@@ -19,21 +19,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from attention_check._check import check
-    from attention_check._command import main
-    from attention_check._report import Finding, Report
-    from attention_check._vectors import (
+    from attention_check._command import (
         check_decoding,
         check_results,
         check_rotary,
+        main,
         vectors,
     )
+    from attention_check._contract import Finding, Report
 
 
 def __getattr__(name: str) -> Any:
     """Import torch where it is needed first: pytest loads the plugin also for tests that use none of this."""
     if name in __all__:
-        from attention_check import _check, _command, _report, _vectors
+        from attention_check import _command
 
-        modules = (_check, _report, _vectors, _command)
-        return next(vars(one)[name] for one in modules if name in vars(one))
+        return vars(_command)[name]  # it also uses all others
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

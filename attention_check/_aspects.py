@@ -4,8 +4,6 @@ Each *aspect* of attention, such as its masks, is an `Exercise` of `_judging`. `
 cases and known faults.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,8 +24,8 @@ from attention_check._formula import (
     widths_of,
 )
 from attention_check._judging import Exercise, randn
+from attention_check._results import Answer, Wrong
 from attention_check._texts import Texts
-from attention_check._verdicts import Answer, Wrong
 
 # A fault in an aspect that others build on would appear in them again, and not be recognized there.
 BUILDS_ON: dict[str, tuple[str, ...]] = {
@@ -47,7 +45,7 @@ BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM = 2, 3, 5, 7, 11
 # Absolute and relative tolerance of a dtype, for outputs of the size of 1.
 TOLERANCES = {torch.bfloat16: (3e-2, 5e-2), torch.float16: (5e-3, 2e-2)}
 USUAL_TOLERANCE = (2e-5, 1e-4)
-texts = Texts(__name__, few=True)
+texts = Texts(__name__)
 
 
 def tolerance_of(contract: Contract | None) -> tuple[float, float]:
@@ -80,20 +78,11 @@ def _inputs(
         q_len = k_len if square else Q_LEN
     if square and q_len != k_len:
         raise InexpressibleError("it has as many queries as keys")
-    lens = (q_len, k_len, k_len)
-    sizes: list[tuple[int, ...]]
-    if widths is not None:
-        if heads != (HEADS, HEADS) or head_dim != HEAD_DIM:
-            raise InexpressibleError("a layer decides on its own heads")
-        sizes = [(BATCH, *size) for size in zip(lens, widths, strict=True)]
-    else:
-        own = zip((heads[0], heads[1], heads[1]), lens, strict=True)
-        sizes = [(BATCH, *size, head_dim) for size in own]
-    # Numbers that the dtype of the attention can hold.
-    drawn = [randn(g, *size).to(contract.dtype).float() for size in sizes]
-    if contract.one_input:
-        return (drawn[0],) * 3
-    return (drawn[0], drawn[1], drawn[1]) if contract.memory else tuple(drawn)
+    if widths is not None and (heads, head_dim) != ((HEADS, HEADS), HEAD_DIM):
+        raise InexpressibleError("a layer decides on its own heads")
+    case = {"lengths": (q_len, k_len), "heads": heads, "width": head_dim}
+    made: tuple[Tensor, ...] = made_case(case, contract, widths, HEADS)(g)
+    return made[:3]
 
 
 def _large(
@@ -176,7 +165,7 @@ Case = dict[str, Any]
 AND = ", "  # between the options of a label
 # The choices of each option, the usual one first, and what a label says of another one.
 TOGETHER: dict[str, Sequence[Any]] = {
-    "samples": (2, 1),
+    "samples": (2, 1, 3),
     "heads": ((3, 3), (1, 1), (6, 2), (6, 1)),
     "lengths": ((5, 5), (1, 1), (70, 70), (1, 9), (7, 5)),
     "width": (11, 64, 128),
@@ -187,7 +176,7 @@ TOGETHER: dict[str, Sequence[Any]] = {
     "strided": (False, True),
 }
 WORDS: dict[str, Callable[[Any], str]] = {
-    "samples": lambda _: "one sample",
+    "samples": lambda n: "one sample" if n == 1 else f"{n} samples",
     "heads": lambda n: (
         f"{n[0]} query heads for {n[1]} key heads" if n[0] > 1 else "one head"
     ),
@@ -303,6 +292,7 @@ def made_case(
                 (key_heads, case["value width"] or width),
             )
             sizes = [(h, n, w) for n, (h, w) in zip(lengths, each, strict=True)]
+        # Numbers that the dtype of the attention can hold.
         drawn: list[Tensor] = [
             randn(g, samples, *size).to(contract.dtype).float() for size in sizes
         ]
@@ -337,7 +327,6 @@ def _together(
     contract: Contract | None,
     conventions: Collection[str],
 ) -> Exercise:
-    """The exercise with options two by two."""
     plain = exercise_of("scores", layer, num_heads, contract, only_cases=True)
     widths = None
     if layer is not None:
@@ -354,7 +343,8 @@ def _sections(
 ) -> list[str]:
     """The sections with the known faults of an aspect; `always` means always causal."""
     if name != "scores":
-        return [name]
+        both = always and name == "masks"
+        return ["masks, always causal", name] if both else [name]
     usual = {"scale", "normalized"}.isdisjoint(declared)
     sections = ["usual scale" if usual else "another scale", name]
     sections += ["causal"] if always else []

@@ -1,7 +1,5 @@
 """What the formula of somebody's layer may have besides projections and softmax: each is found by trying."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,12 +37,19 @@ def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]
         yield f"adds its input · `{name}` after", after._replace(adds_input=True)
 
 
-def _norms(attention: nn.Module, width: int) -> Iterator[tuple[str, Any]]:
-    """The norms of vectors of a width, by name."""
+def norms_of(attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The norms of vectors of one width, by name."""
     for name, part in attention.named_modules():
-        shapes = {parameter.shape for parameter in part.parameters()}
+        sizes = {parameter.shape for parameter in part.parameters()}
         is_norm = "norm" in f"{name.rpartition('.')[2]} {type(part).__name__}".lower()
-        if is_norm and shapes == {(width,)}:
+        if is_norm and [len(size) for size in sizes] == [1]:
+            yield name, part
+
+
+def _norms(attention: nn.Module, width: int) -> Iterator[tuple[str, Any]]:
+    """What the norms of vectors of this width compute, by name."""
+    for name, part in norms_of(attention):
+        if next(part.parameters()).numel() == width:
             own = copy.deepcopy(part).to("cpu").requires_grad_(False)
             yield name, partial(_normalized, own)
 

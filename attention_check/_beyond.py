@@ -1,22 +1,42 @@
-"""What no known fault says: a scale, many keys, other results, and the smallest call that shows it."""
+"""What no known fault says: a scale, many keys, further arguments, and the smallest call that shows it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from inspect import Parameter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from attention_check._aspects import exercise_of, made_case
-from attention_check._contract import EXCHANGED, Contract
-from attention_check._discovering import CACHES, first_of, parameters_of
+from attention_check._besides import norms_of, order_of
+from attention_check._contract import (
+    BY_POSITION,
+    DIFFERS,
+    EXCHANGED,
+    RIGHT,
+    WRONG,
+    Contract,
+    Finding,
+    call_as_code,
+    in_form,
+    input_names,
+)
+from attention_check._discovering import (
+    BIASES,
+    CACHES,
+    first_of,
+    fitting,
+    mask_in_form,
+    masks_of,
+    parameters_of,
+)
 from attention_check._formula import Layer, products_and_scores, widths_of
 from attention_check._judging import Exercise
-from attention_check._results import as_tensor, nearly_equal
+from attention_check._layers import order_by_name
+from attention_check._results import Answer, as_tensor, compare, nearly_equal
 
 LENGTHS = ((1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (5, 5), (3, 2), (5, 7), (70, 70))
 # Sizes of heads, of query heads and of key heads.
@@ -43,14 +63,14 @@ def smallest_call(
             given = (*made, mask, causal)
             output = as_tensor(contract(*given), True).double()
             wanted = exercise.reference(*given)
-            if nearly_equal(output, wanted, exercise.atol, exercise.rtol):
+            if _same(exercise, output, wanted):
                 continue
             off = (output - wanted).abs().nan_to_num(torch.inf)
             count = int((off > exercise.atol + exercise.rtol * wanted.abs()).sum())
             at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
             numbers = f"{output[at]:.4g} for {wanted[at]:.4g} at {list(at)}"
             said = f"  # {count} of {off.numel()} numbers differ, by at most {off.max():.2g}: {numbers}"
-            return code + _called(contract, given) + said
+            return code + call_as_code(contract, given) + said
     return ""
 
 
@@ -108,7 +128,7 @@ def _drawn(
     sizes: list[tuple[int, ...]], contract: Contract
 ) -> tuple[tuple[Tensor, ...], str]:
     """Query, key and value of the formula, and the code that draws them as the attention takes them."""
-    names = _names(contract)
+    names = input_names(contract)
     own = [list(size) for size in sizes[: len(names)]]
     axes = EXCHANGED.get(contract.layout)
     if axes:
@@ -123,71 +143,6 @@ def _drawn(
     draws = [f"torch.randn({', '.join(map(str, size))}){kind}" for size in own]
     code = f"torch.manual_seed(0); {', '.join(names)} = {', '.join(draws)}; "
     return tuple(x.to(contract.dtype).float() for x in three), code
-
-
-def _names(contract: Contract) -> str:
-    """The letters of the inputs that the attention takes."""
-    return "x" if contract.one_input else "qk" if contract.memory else "qkv"
-
-
-def _called(contract: Contract, given: tuple[Any, ...]) -> str:
-    """The call itself, with the arguments that the contract passes."""
-    told: list[Any] = []
-
-    def record(*by_position: Any, **options: Any) -> Tensor:
-        told.extend((by_position, options))
-        return torch.zeros(1, 1, 1, 1)
-
-    replace(contract, attention=record)(*given)
-    by_position, options = told
-    names = iter(_names(contract))
-    arguments = []
-    for name, one in [*(("", x) for x in by_position), *options.items()]:
-        told_mask = bool(contract.mask) and name == contract.mask
-        is_input = isinstance(one, Tensor) and one.is_floating_point() and not told_mask
-        said = next(names, "") if is_input else ""
-        said = said or (_literal(one) if isinstance(one, Tensor) else repr(one))
-        arguments.append(f"{name}={said}" if name else said)
-    name = getattr(contract.attention, "__name__", "layer")
-    name = name if name.isidentifier() else "attention"
-    return f"{name}({', '.join(arguments)})"
-
-
-def _literal(mask: Tensor) -> str:
-    return f"torch.tensor({mask.tolist()})".replace("inf", "torch.inf")
-
-
-def factor(exercise: Exercise, contract: Contract) -> str:
-    """A sentence on the number by which the scores are multiplied, if nothing else is wrong; or ""."""
-    given = exercise._arguments(next(iter(exercise.cases)))
-    usual = (contract.head_dim or given[0].shape[-1]) ** -0.5
-
-    def scaled(log: float, sign: int, *more: Any) -> Any:
-        width = contract.head_dim or more[0].shape[-1]
-        return exercise.reference(*more, scale=sign * 2**log / width**0.5)
-
-    def error(log: float, sign: int) -> float:
-        return float((scaled(log, sign, *given) - output).abs().sum())
-
-    with suppress(Exception):
-        output = torch.as_tensor(contract(*given)).detach().double().cpu()
-        found = [
-            (error(log, sign), log, sign)
-            for sign in (1, -1)
-            for log in map(float, range(-8, 9))
-        ]
-        _, log, sign = min(found)
-        for step in range(1, 26):  # nearer and nearer
-            near = (log - 2.0**-step, log, log + 2.0**-step)
-            log = min(near, key=partial(error, sign=sign))
-        answer = partial(scaled, log, sign)
-        if replace(exercise, reference=answer, wrong=(), gradients=False)(contract):
-            number = f"{sign * 2**log * usual:.4g}"
-            return (
-                f"the scores are multiplied by {number}, where 1 / √head_dim is {usual:.4g}. If that is "
-                f"meant, declare `scale={number}`."
-            )
-    return ""
 
 
 OVERFLOW = (
@@ -224,7 +179,7 @@ def detaches_weights(
     exercise: Exercise, contract: Contract, layer: Layer | None
 ) -> bool:
     """Whether the weights that are returned carry no gradient, although the output does."""
-    arguments = exercise._arguments(next(iter(exercise.cases)))
+    arguments = _first(exercise)
     for x in arguments[:3]:
         x.requires_grad_()
     weights = contract.second_result(*arguments)
@@ -238,7 +193,7 @@ def fault_of_results(
     exercise: Exercise, contract: Contract, layer: Layer | None
 ) -> str:
     """What is wrong with an output whose numbers are right, or ""."""
-    arguments = exercise._arguments(next(iter(exercise.cases)))
+    arguments = _first(exercise)
     output = contract(*arguments)
     if not isinstance(output, Tensor) or contract.arrays != "torch":
         return ""
@@ -256,10 +211,13 @@ def fault_of_results(
     known = _known_weights(arguments, contract, layer)
     if weights is None or all(weights.shape != x.shape for x in known):
         return ""
-    if any(
-        nearly_equal(weights.detach(), x, exercise.atol, exercise.rtol) for x in known
-    ):
+    if any(_same(exercise, weights.detach(), x) for x in known):
         return ""
+    for x in known:
+        mine, there = weights.detach(), x.reshape(weights.shape)
+        said = compare((), mine, there, exercise.atol, exercise.rtol)
+        if said.startswith("holds the right numbers"):
+            return f"its second result {said}."
     return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
 
 
@@ -279,18 +237,211 @@ def _known_weights(
 
 
 def calls_not_tried(
-    exercise: Exercise, contract: Contract, layer: Layer | None
+    exercise: Exercise, contract: Contract, layer: Layer | None, also: Collection[str]
 ) -> dict[str, str]:
-    """What is not compared, although it may be wrong: calls in another way, another result; and why."""
+    """What is not compared, although it may be wrong: calls in another way, another result; and why.
+
+    Those in `also` are tried.
+    """
     found, parameters = {}, parameters_of(contract.attention) or {}
     if cache := first_of(CACHES, parameters):
         found[f"calls with `{cache}`"] = "no case has a cache"
+    several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    names = [name for name, one in parameters.items() if one.kind not in several]
+    inputs = 1 if contract.one_input or contract.memory else 3
+    by_position = 0 if contract.inputs else inputs + (contract.mask == BY_POSITION)
+    its = contract.memory, contract.mask, contract.causal, contract.sink
+    told = {*names[:by_position], *contract.inputs, *its, contract.turned, cache, *also}
+    if untried := [f"`{x}`" for x in names if x not in told]:
+        them = "them" if len(untried) > 1 else "it"
+        found[f"calls with {', '.join(untried)}"] = f"no case sets {them}"
     memory = parameters.get(contract.memory)
-    if memory is not None and memory.default is None:
+    left_out = memory is not None and memory.default is None
+    if left_out and contract.memory not in also:
         found[f"calls without `{contract.memory}`"] = "no case leaves it out"
-    arguments = exercise._arguments(next(iter(exercise.cases)))
+    arguments = _first(exercise)
     second = contract.second_result(*arguments)
     known = _known_weights(arguments, contract, layer)
     if second is not None and all(second.shape != x.shape for x in known):
         found["calls that use its second result"] = "no case knows its numbers"
     return found
+
+
+OTHER_ORDER = (
+    "the rows of `{0}` are {2}, where its name says {1}. Stored weights of the other order would be read "
+    "wrongly, or two of the three are exchanged"
+)
+
+
+def besides_right_numbers(
+    name: str,
+    tried: Exercise,
+    contract: Contract,
+    layer: Layer | None,
+    num_heads: int,
+    reasons: dict[str, str],
+) -> Finding | None:
+    """What is wrong or differs although the numbers are right, or None; `reasons` gets what is not tried."""
+    if name == "gradients" and detaches_weights(tried, contract, layer):
+        return Finding(DIFFERS, DETACHED)
+    if name != "scores":
+        return None
+    fault = fault_of_results(tried, contract, layer)
+    if fault := fault or fault_past_blocks(contract, layer, num_heads):
+        return Finding(WRONG, fault)
+    others = arguments_tried(tried, contract, layer, num_heads)
+    untried = calls_not_tried(tried, contract, layer, others)
+    reasons |= untried
+    if not untried and (idle := next(idle_norms(tried, contract), "")):
+        said = f"the parameters of `{idle}` change nothing. Is its result used?"
+        return Finding(WRONG, said)
+    if unlike := [one for one in others.values() if not one]:
+        return unlike[0]
+    letters = next((x for x, _ in order_of(contract)), "")
+    part, says = order_by_name(contract.attention)
+    if letters and says not in ("", letters):
+        told = OTHER_ORDER.format(part, ", ".join(says), ", ".join(letters))
+        return Finding(DIFFERS, told)
+    return None
+
+
+def arguments_tried(
+    exercise: Exercise, contract: Contract, layer: Layer | None, num_heads: int
+) -> dict[str, Finding]:
+    """The finding for each further argument, set or left out, with known numbers."""
+    parameters = parameters_of(contract.attention) or {}
+    tries: dict[str, Answer] = dict.fromkeys(masks_of(contract), _second_mask)
+    biases = [name for name in BIASES if name in parameters]
+    biases += [contract.mask] if contract.mask_kind == "added" else []
+    tries |= dict.fromkeys(biases, _bias)
+    memory = parameters.get(contract.memory)
+    if memory is not None and memory.default is None:
+        tries[contract.memory] = _without_memory
+    tries[contract.turned] = _other_positions
+    found = {}
+    for name, judged in tries.items():
+        with suppress(Exception, SystemExit):
+            if one := judged(name, exercise, contract, layer, num_heads):
+                found[name] = one[0]
+    return found
+
+
+def _compared(
+    exercise: Exercise,
+    contract: Contract,
+    given: tuple[Any, ...],
+    right: dict[str, Any],
+    wrong: dict[str, dict[str, Any]],
+) -> list[Finding]:
+    """The finding for a call, by the options of the formula that give its numbers, or none."""
+    output = torch.as_tensor(contract(*given)).detach()
+    return [
+        Finding(WRONG if said else RIGHT, said)
+        for said, options in {"": right, **wrong}.items()
+        if _same(exercise, output, exercise.reference(*given, **options))
+    ]
+
+
+def _same(exercise: Exercise, mine: Tensor, wanted: Tensor) -> bool:
+    return nearly_equal(mine, wanted, exercise.atol, exercise.rtol)
+
+
+def _first(exercise: Exercise) -> tuple[Any, ...]:
+    """Query, key and value of the first case."""
+    return exercise._arguments(next(iter(exercise.cases)))[:3]
+
+
+def _second_mask(
+    name: str, exercise: Exercise, contract: Contract, _: Any, num_heads: int
+) -> list[Finding]:
+    """What a mask does that is given instead of the first one; True in `key_padding_mask` means hidden."""
+    found = fitting(replace(contract, mask=name), exercise, num_heads)
+    if found is None:
+        return []
+    kind, hides = found.mask_kind, "padding" in name or contract.mask_kind == "hidden"
+    if kind == "added" or (kind == "hidden") == hides:
+        return [Finding(RIGHT)]
+    said = f"True in `{name}` means {kind}"
+    if not hides and contract.mask_kind == "visible":
+        said += f", in `{contract.mask}` visible: it is inverted."
+        return [Finding(WRONG, said)]
+    return [Finding(DIFFERS, f"{said}, unlike such names elsewhere.")]
+
+
+def _bias(
+    name: str, exercise: Exercise, contract: Contract, layer: Any, num_heads: int
+) -> list[Finding]:
+    """What numbers do that are added to the scores: a bias alone and beside a mask, or a mask."""
+    if "bias" in dict(contract.declared) or (layer and layer.bias):
+        return []
+    given, is_mask = _first(exercise), name == contract.mask
+    samples, q_len, k_len = len(given[0]), given[0].shape[-2], given[1].shape[-2]
+    said = f"`{name}` is %s. Add it to the scaled scores."
+    for form in [contract.mask_form] if is_mask else ("1hqk", "hqk", "qk"):
+        whole = zip("bhqk", (samples, num_heads, q_len, k_len), strict=True)
+        sizes = [size if letter in form else 1 for letter, size in whole]
+        numbers = -torch.rand(sizes, generator=Generator().manual_seed(0))
+        own = contract._array(contract._own(in_form(numbers, form, samples)))
+        one = replace(contract, more=((name, own),))
+        scaled = numbers / (contract.head_dim or given[0].shape[-1]) ** 0.5
+        right, negative, small = (
+            {"bias": lambda *_, x=x: x} for x in (numbers, -numbers, scaled)
+        )
+        known = {said % "subtracted": negative, said % "scaled too": small}
+        with suppress(Exception, SystemExit):
+            found = _compared(exercise, one, given, right, known)
+            beside = contract.mask and contract.mask_fits and not is_mask
+            if beside and found == [Finding(RIGHT)]:
+                mask = mask_in_form(contract.mask_form, num_heads, q_len, k_len)
+                told = f"`{name}` is left out beside a mask. The scores get both."
+                found = _compared(exercise, one, (*given, mask), right, {told: {}})
+            if found:
+                return found
+    return []
+
+
+def _without_memory(
+    name: str, exercise: Exercise, contract: Contract, *_: Any
+) -> list[Finding]:
+    """What a layer does without its second input: its keys and values then come from the first one."""
+    alone = replace(contract, one_input=True, memory="")
+    said = f"without `{name}`, keys and values come from the input before its norm."
+    given = (_first(exercise)[0],) * 3
+    right, known = ({"norms_memory": both} for both in (True, False))
+    return _compared(exercise, alone, given, right, {said: known})
+
+
+def _other_positions(
+    name: str, exercise: Exercise, contract: Contract, layer: Layer, _: int
+) -> list[Finding]:
+    """What other cosines and sines do in a later call, different ones for each sample."""
+    turn: Any = layer.turn
+    given = _first(exercise)
+    contract(*given)
+
+    def at(rate: Any) -> dict[str, Any]:
+        return {"turn": partial(turn, pace=turn.keywords["pace"] * rate)}
+
+    own = contract.rotation(given[0].shape[-2], 2.0, 3.0)
+    one = replace(contract, more=((name, own),))
+    known = {
+        f"`{name}` of an earlier call is used, or none. Use that of this call.": at(
+            1.0
+        ),
+        "all samples are rotated by the positions of the first one.": at(2.0),
+    }
+    right = at(torch.tensor([2.0, 3.0]).view(-1, 1, 1))
+    return _compared(exercise, one, given, right, known)
+
+
+def idle_norms(exercise: Exercise, contract: Contract) -> Iterator[str]:
+    """The norms in a layer whose parameters change nothing."""
+    module, output = contract.attention, contract(*_first(exercise))
+    if not isinstance(module, nn.Module) or not output.requires_grad:
+        return
+    for name, part in norms_of(module):
+        own = [x for x in part.parameters() if x.requires_grad]
+        total = output.sum()
+        found = torch.autograd.grad(total, own, retain_graph=True, allow_unused=True)
+        if own and not any(x is not None for x in found):
+            yield name

@@ -1,7 +1,5 @@
 """Judge attention, rotary positions and decoding, and report on each aspect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,17 +11,21 @@ import torch
 from torch import nn
 
 from attention_check._aspects import ASPECTS, BUILDS_ON, HEADS, blamed, exercise_of
-from attention_check._besides import order_of, with_norms
-from attention_check._beyond import (
-    DETACHED,
-    calls_not_tried,
-    detaches_weights,
-    factor,
-    fault_of_results,
-    fault_past_blocks,
-    smallest_call,
+from attention_check._besides import with_norms
+from attention_check._beyond import besides_right_numbers, smallest_call
+from attention_check._contract import (
+    CHOICES,
+    DIFFERS,
+    NOT_TRIED,
+    RIGHT,
+    WRONG,
+    Contract,
+    Finding,
+    InexpressibleError,
+    Report,
+    finding_of,
+    report_of_model,
 )
-from attention_check._contract import CHOICES, Contract, InexpressibleError, evaluating
 from attention_check._discovering import (
     Candidate,
     agrees,
@@ -47,24 +49,19 @@ from attention_check._layers import (
     by_shape,
     call_torch_layer,
     distinct,
+    evaluating,
     heads_of,
     is_model,
-    order_by_name,
     orders_of,
     projections_of,
 )
-from attention_check._report import (
-    DIFFERS,
-    NOT_TRIED,
-    RIGHT,
-    WRONG,
-    Finding,
-    Report,
-    finding_of,
-    report_of_model,
+from attention_check._results import (
+    Answer,
+    Outcome,
+    check_callable,
+    describe_error,
+    listed,
 )
-from attention_check._results import describe_error, listed
-from attention_check._verdicts import check_callable
 from mha_lib import _checks
 from mha_lib.masking import _check_window
 
@@ -167,7 +164,7 @@ def check(
         known = Contract(attention, arrays=arrays, declared=declared)
         contract, layer = _discover(known, layers, num_heads, layout, mask)
         names = ASPECTS if tries is None else [x for x in ASPECTS if x in tries]
-        findings = _judge_all(names, contract, layer, num_heads)
+        findings, contract = _judge_all(names, contract, layer, num_heads)
     return Report(findings, str(contract), strict, accept=accept)
 
 
@@ -309,8 +306,8 @@ def _names_a_fault(
 
 def _judge_all(
     names: Collection[str], contract: Contract, layer: Layer | None, num_heads: int
-) -> dict[str, Finding]:
-    """The finding in each aspect, in order, as later ones depend on earlier ones."""
+) -> tuple[dict[str, Finding], Contract]:
+    """The finding in each aspect, as later ones depend on earlier ones, and what is known of the contract."""
     findings: dict[str, Finding] = {}
     plain = exercise_of("scores", layer, num_heads, contract, only_cases=True)
     for name in names:
@@ -318,6 +315,8 @@ def _judge_all(
         if found.kind == WRONG:
             call = smallest_call(name, contract, layer, plain, num_heads)
             found = replace(found, call=call)
+            if name == "scores" and not contract.mask_fits:
+                contract = replace(contract, mask_kind="")  # no form could be right
         findings[name] = found
     if contract.changes and (first := next(iter(findings), "")):
         said = f"a call changes torch's {listed(sorted(contract.changes))}, also for all that runs after it."
@@ -326,7 +325,7 @@ def _judge_all(
         else:
             said = f"{findings[first].message} Besides, {said}"
             findings[first] = replace(findings[first], message=said)
-    return findings
+    return findings, contract
 
 
 def _judge(
@@ -365,11 +364,14 @@ def _judge(
         return Finding(NOT_TRIED, "it takes as many key heads as query heads")
     if tried is None:
         return Finding(NOT_TRIED, next(iter(reasons.values())))
-    verdict = tried(contract)
-    if verdict:
-        reasons |= calls_not_tried(tried, contract, layer) if name == "scores" else {}
-        found = _besides_right_numbers(name, tried, contract, layer, num_heads)
-        return Finding(RIGHT, _left_out(reasons)) if found is None else found
+    if verdict := tried(contract):
+        found = besides_right_numbers(name, tried, contract, layer, num_heads, reasons)
+        left_out = _left_out(reasons)
+        if found is None:
+            return Finding(RIGHT, left_out)
+        told = found.message.rstrip(".")
+        both = found.kind == DIFFERS and left_out
+        return replace(found, message=f"{told}; {left_out}") if both else found
     if name == "together":
         problems = tried._problems(tried._tried(contract), tried.reference)
         problem = next(filter(None, problems.values()), "it is not the same each time")
@@ -377,31 +379,6 @@ def _judge(
     if name == "scores" and verdict.fault is None and (said := factor(tried, contract)):
         return Finding(WRONG, said)
     return finding_of(verdict)
-
-
-def _besides_right_numbers(
-    name: str, tried: Exercise, contract: Contract, layer: Layer | None, num_heads: int
-) -> Finding | None:
-    """What is wrong, or differs, although the numbers are right; or None."""
-    if name == "gradients" and detaches_weights(tried, contract, layer):
-        return Finding(DIFFERS, DETACHED)
-    if name != "scores":
-        return None
-    fault = fault_of_results(tried, contract, layer)
-    if fault := fault or fault_past_blocks(contract, layer, num_heads):
-        return Finding(WRONG, fault)
-    letters = next((x for x, _ in order_of(contract)), "")
-    part, says = order_by_name(contract.attention)
-    if letters and says not in ("", letters):
-        told = OTHER_ORDER.format(part, ", ".join(says), ", ".join(letters))
-        return Finding(DIFFERS, told)
-    return None
-
-
-OTHER_ORDER = (
-    "the rows of `{0}` are {2}, where its name says {1}. Stored weights of the other order would be read "
-    "wrongly, or two of the three are exchanged"
-)
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:
@@ -451,3 +428,44 @@ def _with_right_numbers(
 def _without(exercise: Exercise, reasons: Collection[str]) -> Exercise | None:
     kept = {case: make for case, make in exercise.cases.items() if case not in reasons}
     return replace(exercise, cases=kept) if kept else None
+
+
+def factor(exercise: Exercise, contract: Contract) -> str:
+    """A sentence on the number by which the scores are multiplied, if nothing else is wrong; or ""."""
+    given = exercise._arguments(next(iter(exercise.cases)))
+
+    def scaled(times: float, *more: Any) -> Any:
+        width = contract.head_dim or more[0].shape[-1]
+        return exercise.reference(*more, scale=times / width**0.5)
+
+    def error(times: float) -> float:
+        return float((scaled(times, *given) - output).abs().sum())
+
+    with suppress(Exception):
+        output = torch.as_tensor(contract(*given)).detach().double().cpu()
+        times = min(
+            (sign * 2.0**n for sign in (1, -1) for n in range(-8, 9)), key=error
+        )
+        for step in range(1, 26):  # nearer and nearer
+            near = (times * 2.0 ** (way * 2.0**-step) for way in (0, -1, 1))
+            times = min(near, key=error)
+        answer = partial(scaled, times)
+        if replace(exercise, reference=answer, wrong=(), gradients=False)(contract):
+            usual = (contract.head_dim or given[0].shape[-1]) ** -0.5
+            number = f"{times * usual:.4g}"
+            return (
+                f"the scores are multiplied by {number}, where 1 / √head_dim is {usual:.4g}. If that is "
+                f"meant, declare `scale={number}`."
+            )
+    return ""
+
+
+def finding_in(exercise: Exercise, answer: Answer) -> Finding:
+    """The finding in one of these exercises; a function that always raises was not tried."""
+    called = [
+        exercise._call(answer, exercise._arguments(case)) for case in exercise.cases
+    ]
+    raised = [one.trouble for one in called if isinstance(one, Outcome) and one.error]
+    if len(raised) == len(called):
+        return Finding(NOT_TRIED, raised[0])
+    return finding_of(exercise(answer))

@@ -1,18 +1,18 @@
-"""The contract of somebody's attention: how it is called, and a call in the same way as the formula."""
+"""The contract of somebody's attention, by which it is called as the formula is, and the report on it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attention_check._formula import named_arguments
-from attention_check._results import as_tensor
-from attention_check._verdicts import Answer
+from attention_check._results import Answer, Verdict, as_tensor, listed
+from mha_lib import _checks
 
 CHOICES = {  # the first one is the default
     "layout": ("auto", "bhld", "blhd"),
@@ -55,9 +55,10 @@ class Contract:
     memory: str = ""  # the parameter for keys and values, which are one input
     layout: str = "bhld"
     mask: str = ""  # the parameter, BY_POSITION, or "" if there is none
-    mask_kind: str = "visible"
+    mask_kind: str = "visible"  # "" if none is known
     mask_form: str = "bhqk"
     low: float = -torch.inf  # what a mask that is added holds for hidden keys
+    mask_fits: bool = True  # whether this kind and form give the right numbers
     mask_required: bool = False
     takes_none: bool = False  # a required mask may be None, when all is seen
     causal: str = "never"  # "always", "never", or the parameter
@@ -69,6 +70,7 @@ class Contract:
     # Where positions matter, those of fewer queries than keys are a convention, so they are not tried.
     positioned: bool = False
     turned: str = ""  # the parameter for cosines and sines of rotary positions
+    more: tuple[tuple[str, Any], ...] = ()  # further arguments of every call
     head_dim: int = 0
     heads: str = ""  # for a layer, where its heads and projections were found
     # What its formula has besides, as declared: scale, softcap, window.
@@ -92,7 +94,8 @@ class Contract:
             name = "" if self.mask == BY_POSITION else f"`{self.mask}` "
             form = "b" if self.mask_kind == "lengths" else self.mask_form
             axes = ", ".join(AXES[letter] for letter in form)
-            mask = f"mask {name}({axes}), {MEANS[self.mask_kind]}"
+            means = f"({axes}), {MEANS.get(self.mask_kind)}"
+            mask = f"mask {name}{means if self.mask_kind else 'of an unknown form'}"
         causal = (
             self.causal if self.causal in ("always", "never") else f"by `{self.causal}`"
         )
@@ -158,19 +161,24 @@ class Contract:
                 raise InexpressibleError("it takes no `is_causal`")
             options[self.causal] = True
         if self.turned:
-            options[self.turned] = self._rotation(query.shape[-2])
+            options[self.turned] = self.rotation(query.shape[-2])
         if sink is not None:
             if not self.sink:
                 raise InexpressibleError("it takes no `sink`")
             options[self.sink] = self._array(self._own(sink))
+        options |= self.more
         return watched(self.changes, self.attention, *positional, **options)
 
-    def _rotation(self, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (1, len, head_dim), as models of HuggingFace hand them to their layers."""
+    def rotation(self, length: int, *rates: float) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (1 or batch, len, head_dim), as HuggingFace's models hand them to layers.
+
+        Of each sample, the positions are multiplied by its own rate, or by 1.
+        """
         half = self.head_dim // 2
         paces = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.arange(length).unsqueeze(1) * paces.repeat(2)
-        return self._own(angles.cos()[None]), self._own(angles.sin()[None])
+        positions = torch.outer(torch.tensor(rates or [1.0]), torch.arange(length))
+        angles = positions.unsqueeze(-1) * paces.repeat(2)
+        return self._own(angles.cos()), self._own(angles.sin())
 
     def _own(self, x: Tensor) -> Tensor:
         return x.to(self.device, self.dtype)
@@ -189,6 +197,8 @@ class Contract:
         """A mask (batch or 1, heads or 1, q_len, k_len), True = visible, as the attention expects it."""
         if not self.mask:
             raise InexpressibleError("it takes no mask")
+        if not self.mask_kind:
+            raise InexpressibleError(f"no form of `{self.mask}` was found that works")
         if self.mask_kind == "lengths":
             return self._array(lengths_of(visible, batch).to(self.device))
         mask = in_form(visible, self.mask_form, batch).to(self.device)
@@ -201,8 +211,38 @@ class Contract:
         return self._array(mask)
 
 
+def input_names(contract: Contract) -> str:
+    return "x" if contract.one_input else "qk" if contract.memory else "qkv"
+
+
+def call_as_code(contract: Contract, given: tuple[Any, ...]) -> str:
+    """The call itself, with the arguments that the contract passes."""
+    told: list[Any] = []
+
+    def record(*by_position: Any, **options: Any) -> Tensor:
+        told.extend((by_position, options))
+        return torch.zeros(1, 1, 1, 1)
+
+    replace(contract, attention=record)(*given)
+    by_position, options = told
+    names = iter(input_names(contract))
+    arguments = []
+    for name, one in [*(("", x) for x in by_position), *options.items()]:
+        told_mask = bool(contract.mask) and name == contract.mask
+        is_input = isinstance(one, Tensor) and one.is_floating_point() and not told_mask
+        said = next(names, "") if is_input else ""
+        said = said or (_literal(one) if isinstance(one, Tensor) else repr(one))
+        arguments.append(f"{name}={said}" if name else said)
+    name = getattr(contract.attention, "__name__", "layer")
+    name = name if name.isidentifier() else "attention"
+    return f"{name}({', '.join(arguments)})"
+
+
+def _literal(mask: Tensor) -> str:
+    return f"torch.tensor({mask.tolist()})".replace("inf", "torch.inf")
+
+
 def _said(name: str, value: Any) -> str:
-    """A part of the formula as the contract says it."""
     if name == "normalized":
         times = "a number of each head" if isinstance(value, Tensor) else f"{value:.4g}"
         return f"queries and keys of length 1, times {times}"
@@ -271,15 +311,149 @@ def first_result(returned: Any) -> Any:
     return returned if type(first) is type(returned) is list else first
 
 
-@contextmanager
-def evaluating(attention: object) -> Iterator[None]:
-    """Switch dropout off for a while."""
-    modules = attention.modules() if isinstance(attention, nn.Module) else ()
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+RIGHT, WRONG, DIFFERS, NOT_TRIED = KINDS = ("right", "wrong", "differs", "not tried")
+
+
+@dataclass(frozen=True, repr=False)
+class Finding:
+    """The finding in one aspect: its `kind` and, where there is something to say, a `message`.
+
+    The kinds are "right", "wrong", "differs" (a convention: it is right elsewhere) and "not tried". A finding
+    is true if it is "right".
+
+    Raises:
+        TypeError: `message` is not a str.
+        ValueError: `kind` is none of the four.
+
+    Example:
+        >>> Finding("not tried", "it takes no mask")
+        not tried: it takes no mask
+        >>> assert Finding("right")
+    """
+
+    kind: str
+    message: str = ""
+    call: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        _checks.check_choice("kind", self.kind, KINDS)
+        _checks.check_type("message", self.message, str)
+        _checks.check_type("call", self.call, str)
+
+    def __bool__(self) -> bool:
+        return self.kind == RIGHT
+
+    def __repr__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def finding_of(verdict: Verdict) -> Finding:
+    """A verdict as a finding: what is right elsewhere only differs."""
+    if verdict:
+        return Finding(RIGHT)
+    convention = verdict.fault is not None and verdict.fault.convention
+    return Finding(
+        DIFFERS if convention else WRONG, verdict.message.removeprefix("Not yet: ")
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings, aspect by aspect; true if something was tried and nothing is wrong.
+
+    Attributes:
+        findings: aspect -> `Finding`.
+        contract: how the attention was called, in words.
+        strict: whether what differs counts as wrong.
+        pinned: the contract that was written down earlier; another one is a failure of its own.
+        accept: aspects whose findings are known and no failure.
+
+    Example:
+        >>> reason = Finding("not tried", "it takes no `is_causal`")
+        >>> report = Report({"scores": Finding("right"), "causal": reason})
+        >>> report
+        scores         right
+        causal         not tried: it takes no `is_causal`
+        >>> report.status
+        0
+    """
+
+    findings: Mapping[str, Finding]
+    contract: str = ""
+    strict: bool = False
+    pinned: str = ""
+    accept: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.accept:
+            _checks.check_choice("accept", name, self.findings)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the contract is another one than was pinned."""
+        return self.pinned not in ("", self.contract)
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 if nothing is wrong, 1 if something is, 2 if nothing could be tried."""
+        every = self.findings.items()
+        kinds = {found.kind for name, found in every if name not in self.accept}
+        if self.changed or WRONG in kinds or (self.strict and DIFFERS in kinds):
+            return 1
+        return 0 if any(found.kind != NOT_TRIED for _, found in every) else 2
+
+    def __bool__(self) -> bool:
+        return self.status == 0
+
+    def __repr__(self) -> str:
+        folded = partial(textwrap.fill, width=80, break_on_hyphens=False)
+        judged = f"judged as: {self.contract}"
+        lines = [folded(judged, subsequent_indent=" " * 11)] if self.contract else []
+        if self.changed:
+            pinned = f"pinned as: {self.pinned}. The contract has changed."
+            lines.append(folded(pinned, subsequent_indent=" " * 11))
+        for name, found in self.findings.items():
+            known = name in self.accept and found.kind in (WRONG, DIFFERS)
+            said = f"{name:14} {'accepted, ' * known}{found}"
+            lines.append(folded(said, subsequent_indent=" " * 15))
+            if found.call:  # one line, so that it can be pasted
+                lines += [" " * 15 + "The smallest call that shows it:", found.call]
+        return "\n".join(lines)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """A report in a form that JSON supports."""
+    found = {
+        name: {"verdict": one.kind, "message": one.message}
+        | ({"call": one.call} if one.call else {})
+        for name, one in report.findings.items()
+    }
+    pinned = {"pinned": report.pinned} if report.pinned else {}
+    return {
+        "contract": report.contract,
+        **pinned,
+        "status": report.status,
+        "findings": found,
+    }
+
+
+def report_of_model(
+    reports: Mapping[str, Report], strict: bool, accept: Collection[str]
+) -> Report:
+    """One report on the attention layers of a model, with a finding for each."""
+    findings: dict[str, Finding] = {}
+    for path, report in reports.items():
+        told = report.findings.items()
+        kinds = {one.kind for one in report.findings.values()}
+        kind = next(one for one in (WRONG, DIFFERS, RIGHT, NOT_TRIED) if one in kinds)
+        right = listed([aspect for aspect, one in told if one])
+        said = [f"{aspect}: {one.message}" for aspect, one in told if one.kind == kind]
+        if kind == RIGHT:
+            said = [right]
+        elif right:
+            said.append(f"Right: {right}.")
+        calls = (one.call for _, one in told if one.call)
+        findings[path] = Finding(kind, " ".join(said), next(calls, ""))
+    contracts = Counter(report.contract for report in reports.values())
+    judged = "; ".join(f"{count} × {one}" for one, count in contracts.items())
+    return Report(findings, f"model, {judged}", strict, accept=accept)

@@ -1,10 +1,8 @@
 """Find out by trying how somebody's attention is called."""
 
-from __future__ import annotations
-
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from inspect import Parameter
@@ -22,7 +20,7 @@ from attention_check._besides import (
     with_keys,
     with_positions,
 )
-from attention_check._contract import BY_POSITION, FORMS, Contract
+from attention_check._contract import BY_POSITION, FORMS, MEANS, Contract
 from attention_check._formula import Layer
 from attention_check._judging import Exercise
 from attention_check._results import nearly_equal
@@ -34,7 +32,8 @@ INPUTS = ("query q queries xq".split(), "key k keys".split(), "value v values".s
 MEMORIES = """memory context encoder_hidden_states key_value_states encoder_output enc_out cond xa y kv x_kv
     source""".split()
 MASKS = """mask attn_mask attention_mask key_padding_mask padding_mask src_mask visible allowed valid_lens
-    lengths""".split()
+    lengths context_mask memory_mask key_mask encoder_attention_mask""".split()
+BIASES = "attn_bias position_bias bias rel_pos_bias relative_position_bias".split()
 TURNED = ["position_embeddings"]
 CAUSAL = "is_causal causal use_causal_mask".split()
 SINKS = "sink sinks".split()
@@ -265,7 +264,8 @@ def _with_positions(
         bias = measured_bias(contract, layer, num_heads)
         one = layer._replace(bias=bias)
         named = replace(contract, heads=f"{contract.heads} · {bias}")
-        if bias is not None and agrees(named, one, num_heads):
+        cases = ("as many queries as keys", "seventy keys")
+        if bias is not None and all(agrees(named, one, num_heads, x) for x in cases):
             return named, one
     return None
 
@@ -358,52 +358,73 @@ def with_mask(
         return counted
     lengths = counted if fits else None
     wrong: list[Contract] = []
-    for form in FORMS:
-        with_form = replace(contract, mask_form=form)
-        ran = _kinds_that_run(with_form, kinds, exercise, arguments, num_heads)
-        if ran:
-            right = [one for one, is_right in ran.items() if is_right]
-            found = replace(contract, mask_form=form, mask_kind=[*right, *ran][0])
-            if not wrong and (right or kind != "auto"):
-                return found
-            if lengths is not None:
-                return lengths
-            wrong += [replace(found, mask_kind=one) for one in (*right, *ran)]
+    for one in _forms_that_run(contract, kinds, exercise, num_heads):
+        if not wrong and (one.mask_fits or kind != "auto"):
+            return replace(one, mask_fits=True)
+        if lengths is not None:
+            return lengths
+        wrong.append(one)
     if wrong:  # several forms run, so the one whose numbers are those of a known fault is meant
         return next(filter(names_a_fault, wrong), wrong[0])
     if not contract.mask_required:
+        for name in masks_of(contract) if kind == "auto" else []:
+            found = fitting(replace(contract, mask=name), exercise, num_heads)
+            if found is None:
+                continue
+            if found.mask_kind == "hidden" and "padding" not in name:  # it is inverted
+                found = replace(found, mask_kind="visible", mask_fits=False)
+            return found
+        if contract.mask in MASKS:
+            return replace(contract, mask_kind="", mask_fits=False)
         return replace(contract, mask="")
     # What must be given, and takes only lengths, is judged by them even if it is wrong.
     return contract if fits is None else counted
 
 
-def _kinds_that_run(
-    contract: Contract,
-    kinds: Sequence[str],
-    exercise: Exercise,
-    arguments: Sequence[Tensor],
-    num_heads: int,
-) -> dict[str, bool]:
-    """The kinds of mask whose call gives something of the right shape, and whether its numbers are right."""
-    form = contract.mask_form
-    q_len, k_len = (x.shape[-2] for x in arguments[:2])
+def masks_of(contract: Contract) -> list[str]:
+    """The parameters with the name of a mask, except the one in the contract."""
+    names = parameters_of(contract.attention) or {}
+    return [x for x in MASKS if x in names and x != contract.mask]
+
+
+def fitting(contract: Contract, exercise: Exercise, num_heads: int) -> Contract | None:
+    """The contract with a form of its mask whose numbers are right, if there is one."""
+    every = _forms_that_run(contract, tuple(MEANS)[:3], exercise, num_heads)
+    return next((one for one in every if one.mask_fits), None)
+
+
+def mask_in_form(form: str, num_heads: int, q_len: int, k_len: int) -> Tensor:
+    """A random mask (BATCH or 1, num_heads or 1, q_len, k_len) that a form can express."""
     samples, heads = BATCH if "b" in form else 1, num_heads if "h" in form else 1
     mask = random_mask(Generator().manual_seed(1), samples, heads, q_len, k_len)
-    mask = mask if "q" in form else mask[..., :1, :].expand_as(mask)
-    wanted = exercise.reference(*arguments, mask)
-    ran: dict[str, bool] = {}
-    for one in kinds:
-        tried = replace(contract, mask_kind=one)
-        with suppress(Exception, SystemExit):
-            output = torch.as_tensor(tried(*arguments, mask)).detach()
-            if output.shape != wanted.shape:
-                continue
-            ran[one] = nearly_equal(output, wanted, exercise.atol, exercise.rtol)
-            if one == "added":  # and it is not only asked whether it is zero
-                other = replace(tried, low=-1.0)(*arguments, mask)
-                less = torch.as_tensor(other).detach()
-                ran[one] = ran[one] and not torch.equal(less, output)
-    return ran
+    return mask if "q" in form else mask[..., :1, :].expand_as(mask)
+
+
+def _forms_that_run(
+    contract: Contract, kinds: Sequence[str], exercise: Exercise, num_heads: int
+) -> Iterator[Contract]:
+    """The contract with each form and kind of mask whose call gives something of the right shape.
+
+    In a form, the kinds whose numbers are right come first.
+    """
+    arguments = exercise._arguments(next(iter(exercise.cases)))
+    for form in FORMS:
+        mask = mask_in_form(form, num_heads, *(x.shape[-2] for x in arguments[:2]))
+        wanted = exercise.reference(*arguments, mask)
+        ran = []
+        for kind in kinds:
+            one = replace(contract, mask_form=form, mask_kind=kind)
+            with suppress(Exception, SystemExit):
+                output = torch.as_tensor(one(*arguments, mask)).detach()
+                if output.shape != wanted.shape:
+                    continue
+                fits = nearly_equal(output, wanted, exercise.atol, exercise.rtol)
+                if kind == "added":  # and it is not only asked whether it is zero
+                    other = replace(one, low=-1.0)(*arguments, mask)
+                    less = torch.as_tensor(other).detach()
+                    fits = fits and not torch.equal(less, output)
+                ran.append(replace(one, mask_fits=fits))
+        yield from sorted(ran, key=lambda one: not one.mask_fits)
 
 
 def takes_lengths(

@@ -1,7 +1,5 @@
 """The formula that others are compared with, in float64: of heads, of a layer, rotary positions, a cache."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias

@@ -1,10 +1,8 @@
 """The projections and heads of somebody's layer: declared, found by their usual names, or by what they do."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import permutations
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_check._formula import NAMES, Linear, Projections
-from attention_check._verdicts import Answer
+from attention_check._results import Answer
 from mha_lib import _checks
 
 # What layers call their projections and their number of heads.
@@ -225,7 +223,6 @@ def of_queries(layer: nn.Module) -> tuple[nn.Module, int] | None:
 
 
 def _found(layer: Any, order: Order, num_heads: int) -> dict[str, Any]:
-    """What can be found of the four in a layer."""
     found = {name: _named(layer, names) for name, names in USUAL.items()}
     fused = _named(layer, FUSED if len(order.letters) == 3 else FUSED_KEYS)
     if fused is not None:
@@ -345,6 +342,20 @@ def _weights(one: Any) -> Linear:
 
 def _double(array: Any) -> Tensor:
     return torch.as_tensor(array).detach().to("cpu", torch.float64)
+
+
+@contextmanager
+def evaluating(attention: object) -> Iterator[None]:
+    """Switch dropout off for a while."""
+    modules = attention.modules() if isinstance(attention, nn.Module) else ()
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def call_torch_layer(layer: nn.MultiheadAttention) -> Answer:

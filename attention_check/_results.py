@@ -1,4 +1,4 @@
-"""The results of answers: read as tensors, compared, and their difference or what is raised in words."""
+"""Verdicts, known wrong answers, and results: read as tensors, compared, and their difference in words."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from io import StringIO
 from itertools import cycle, permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from mha_lib import _checks
 
 _OURS = ("mha_lib", "attention_check", "mha_course")
 COURSES = "_is_the_courses"  # an attribute of what the course has defined in place of a reader's piece
@@ -203,16 +205,6 @@ def _places(flags: Tensor) -> str:
     return ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")
 
 
-def sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
-    """Say which row of a result neither adds up to 1 nor is all zeros, or ""."""
-    sums = results[position].double().sum(-1)
-    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
-    if not bool(off.any()):
-        return ""
-    place = off.nonzero()[0].tolist()
-    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"
-
-
 def seed_draws(number: int) -> None:
     """Seed the draws of an answer on a CPU; `torch.manual_seed` is slow, since it looks for other devices."""
     torch.default_generator.manual_seed(number)
@@ -284,3 +276,104 @@ def line_of(error: BaseException) -> tuple[int, str, str]:
             found = trace.tb_lineno, named, text.replace("`", "'")[:80]
         trace = trace.tb_next
     return found
+
+
+Answer: TypeAlias = Callable[..., Any]
+
+
+# What is said of an answer whose numbers change from call to call, and of one that changes its arguments.
+AGAIN = (
+    "called again with the same arguments, it returns different numbers. Does it draw random numbers "
+    "(dropout that is always on?), or keep something from the previous call?"
+)
+IN_PLACE = (
+    "Work on a copy, or use operations that return a new tensor (no `x[...] = ...`, `x += ...`, or names "
+    "that end with `_`)"
+)
+
+
+class UnfinishedError(NotImplementedError):
+    """Raised by the `run` of an exercise; its message says what the answer lacks."""
+
+
+class FaultError(UnfinishedError):
+    """Raised by the `run` of an exercise; its message says what is wrong with an answer that is complete."""
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """What a checker returns: whether an answer is `right`, and a `message` that begins "Right" or "Not yet".
+
+    A verdict is true if the answer is right, and a notebook shows its message.
+
+    Raises:
+        TypeError: `right` is not a bool, or `message` not a str.
+
+    Example:
+        >>> Verdict(False, "Not yet: the softmax runs over the queries.")
+        Not yet: the softmax runs over the queries.
+        >>> assert Verdict(True, "Right in all 3 cases.")
+    """
+
+    right: bool
+    message: str
+    fault: Wrong | None = field(default=None, compare=False)  # the known one that it is
+
+    def __post_init__(self) -> None:
+        _checks.check_type("right", self.right, bool)
+        _checks.check_type("message", self.message, str)
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def __repr__(self) -> str:
+        return self.message
+
+    def _repr_markdown_(self) -> str:
+        """The message, with characters outside code escaped, so that they do not count as formatting."""
+        code_or_sign = r"(`[^`]*`)|([\\*_<>$\[\]])"
+        return re.sub(code_or_sign, lambda at: at[1] or f"\\{at[2]}", self.message)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A known wrong answer to an exercise.
+
+    Args:
+        name: what is wrong, as a clause: "the softmax runs over the queries".
+        cause: one sentence on why it is wrong and what to look at.
+        answer: a function that makes this mistake.
+        convention: whether it is right elsewhere, so that it only differs.
+
+    Raises:
+        TypeError: `name` or `cause` is not a str, or `answer` is not callable.
+
+    Example:
+        >>> Wrong("the mask is inverted", "True means: may attend.", lambda mask: ~mask).name
+        'the mask is inverted'
+    """
+
+    name: str
+    cause: str
+    answer: Answer = field(repr=False)
+    convention: bool = False
+
+    def __post_init__(self) -> None:
+        _checks.check_type("name", self.name, str)
+        _checks.check_type("cause", self.cause, str)
+        check_callable("answer", self.answer)
+
+
+def check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise _checks.wrong_type(name, "callable", value)
+
+
+# How a sentence ends, in English and, in a page that is translated, in Chinese.
+_ENDS = (".", "?", "!", ".)", "。", "？", "！", "。）")
+
+
+def not_yet(sentence: str, fault: Wrong | None = None) -> Verdict:
+    whole = sentence.endswith(_ENDS)
+    told = f"Not yet: {sentence}" if whole else f"Not yet: {sentence}."
+    return Verdict(False, told, fault)

@@ -21,22 +21,19 @@ from torch import nn
 
 import mha_lib
 from attention_check._judging import Exercise, randn
-from attention_check._verdicts import Answer, Wrong
+from attention_check._results import Answer, Wrong
 
 _Names: TypeAlias = dict[str, Any]
 _Edit: TypeAlias = tuple[int, str, str]  # its line, the old text and the new text
 _GIVEN = {**vars(mha_lib), "torch": torch, "F": F, "nn": nn, "randn": randn}
 _GIVEN |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
-_EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
+EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
 _NEW = re.compile(r"(`+)(.*?)\1(?: or |$)")
-_ANSWER = re.compile(r"(`+)(.+)\1")
+ANSWER = re.compile(r"(`+)(.+)\1")
 # Before the cause of what is right elsewhere, and only differs.
 _CONVENTION = "*A convention.* "
-# The form of each kind of item, as a pattern and in words.
-_FORMS = {
-    "mistakes": (r"\*\*(.+?)\.\*\*\s*(\S.*)", "a mistake is `**its name.** its cause`"),
-    "cases": (r"(.+?): (`+)(.+)\2", "a case is a label, a colon, and `arguments`"),
-}
+# The form of each kind of item.
+FORMS = {"mistakes": r"\*\*(.+?)\.\*\*\s*(\S.*)", "cases": r"(.+?): (`+)(.+)\2"}
 
 
 @dataclass
@@ -53,16 +50,15 @@ class Texts:
 
     Args:
         module: the name of the module, `__name__`.
-        few: whether an exercise may have fewer than three mistakes.
 
     Raises:
-        ValueError: the text does not have the form above; the message begins with file and line.
+        ValueError: an edit or code in the text is wrong; the message begins with file and line.
     """
 
     kind: type[Exercise] = Exercise  # what a call makes
 
-    def __init__(self, module: str, *, few: bool = False) -> None:
-        self._module, self._few = vars(sys.modules[module]), few
+    def __init__(self, module: str) -> None:
+        self._module = vars(sys.modules[module])
         self.path = Path(self._module["__file__"]).with_suffix(".md")
         self._sections: dict[str, tuple[int, list[_Item]]] = {}
         self._read()
@@ -85,9 +81,6 @@ class Texts:
         """
         own = () if only_cases else self.mistakes(name, reference, names)
         wrong = (*own, *also)
-        if len({one.name for one in wrong}) < 3 and not (self._few or only_cases):
-            few = f"`{name}` names fewer than three mistakes"
-            raise self._error(self._sections[name][0], few)
         cases = options.pop("cases", None) or self.cases(name, names)
         return self.kind(reference=reference, cases=cases, wrong=wrong, **options)
 
@@ -120,27 +113,15 @@ class Texts:
 
     def _items(self, name: str, kind: str) -> Iterator[tuple[_Item, re.Match[str]]]:
         """The mistakes of a section, which begin with bold text, or its cases."""
-        pattern, form = _FORMS[kind]
-        if name not in self._sections:
-            raise self._error(1, f"there is no section `## {name}`")
         self.unused.discard(name)
-        seen = set()
         for item in self._sections[name][1]:
-            if item.text.startswith("**") != (kind == "mistakes"):
-                continue
-            match = re.fullmatch(pattern, item.text)
-            if match is None:
-                raise self._error(item.line, form)
-            if match[1] in seen:
-                raise self._error(item.line, f"there are two {kind} {match[1]!r}")
-            seen.add(match[1])
-            yield item, match
+            match = re.fullmatch(FORMS[kind], item.text)
+            if match and item.text.startswith("**") == (kind == "mistakes"):
+                yield item, match
 
     def _answers(self, item: _Item, reference: Any, names: _Names) -> list[Answer]:
         """The wrong answers of a mistake: one made by all edits together, or one for each expression."""
-        if not item.below:
-            raise self._error(item.line, "nothing below this mistake says what it does")
-        edits = [match for one in item.below if (match := _EDIT.fullmatch(one.text))]
+        edits = [match for one in item.below if (match := EDIT.fullmatch(one.text))]
         if len(edits) == len(item.below):
             choices = [
                 [(one.line, edit[2], new[2]) for new in _NEW.finditer(edit[3])]
@@ -148,14 +129,8 @@ class Texts:
             ]
             made = partial(self._edited, item.line, reference, names)
             return [made(several) for several in product(*choices)]
-        answers = []
-        for one in item.below:
-            match = _ANSWER.fullmatch(one.text)
-            if match is None or " → " in one.text:
-                form = "write edits, `old` → `new`, or answers, as code"
-                raise self._error(one.line, form)
-            answers.append(self._value(one.line, match[2], names))
-        return answers
+        found = ((one.line, ANSWER.fullmatch(one.text)) for one in item.below)
+        return [self._value(line, code[2], names) for line, code in found if code]
 
     def _edited(
         self, line: int, reference: Any, names: _Names, edits: Iterable[_Edit]

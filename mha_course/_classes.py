@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from attention_check._results import CLUES, no_way_back
-from attention_check._verdicts import FaultError, UnfinishedError
+from attention_check._results import CLUES, FaultError, UnfinishedError, no_way_back
 
 
 def part_of(answer: Any, made: Any, name: str) -> Any:

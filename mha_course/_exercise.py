@@ -8,13 +8,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from attention_check._judging import SEED, Arguments, Exercise
-from attention_check._results import Outcome, tensors_in
-from attention_check._verdicts import IN_PLACE, Answer
+from attention_check._judging import SEED, Arguments, Exercise, Property
+from attention_check._results import (
+    IN_PLACE,
+    Answer,
+    Outcome,
+    Wrong,
+    check_callable,
+    tensors_in,
+)
+from mha_lib import _checks
 
 ARE_SET = {
     "set_grad_enabled": torch.is_grad_enabled,
@@ -41,14 +49,42 @@ class CourseExercise(Exercise):
     """An exercise that also watches torch's settings, and tries further cases last.
 
     Args:
+        then: a function of a right answer, which returns a clause on what else is wrong, or "".
         seeds: accept an answer that seeds torch's own generator.
         further: cases that no sentence lists; those in which the reference fails do not count.
+
+    Raises:
+        TypeError: a function is not callable, or `wrong` contains anything other than `Wrong`.
+        ValueError: there are no cases.
     """
 
+    then: Callable[[Any], str] | None = None
     seeds: bool = True
     further: Mapping[str, Callable[[torch.Generator], Any]] = field(
         default_factory=dict
     )
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise ValueError(f"cases must hold at least one case, got {self.cases!r}")
+        check_callable("reference", self.reference)
+        check_callable("run", self.run or self.reference)
+        for name in ("accept", "properties", "cases"):
+            functions = getattr(self, name)
+            for function in functions.values() if name == "cases" else functions:
+                check_callable(name, function)
+        for one in self.wrong:
+            _checks.check_type("wrong", one, Wrong)
+
+    def audit(self) -> list[str]:
+        """Tell the author what is wrong with the exercise itself, in sentences."""
+        rights = map(self, (self.reference, *self.accept))
+        found = [f"a right answer is rejected: {one}" for one in rights if not one]
+        for wrong in self.wrong:
+            message = self(wrong.answer).message
+            if not message.startswith(f"Not yet: {wrong.name}. "):
+                found.append(f"{wrong.name!r} gets the verdict {message!r}")
+        return found
 
     def beyond(self) -> CourseExercise:
         """The same exercise, whose cases are the further ones."""
@@ -68,7 +104,7 @@ class CourseExercise(Exercise):
                 numbers = [f"{name} {one}" for name, one in given if type(one) is int]
                 where = ", ".join([beyond._place(case), *numbers])
                 return f"right in all cases, but wrong for {where}: {problem}"
-        return super()._besides(answer, right)
+        return self.then(answer) if self.then is not None else ""
 
     def _tried(self, answer: Answer) -> dict[str, Outcome]:
         """See `Exercise`; a grader's order of cases is its own, so that a count of calls tells nothing."""
@@ -105,3 +141,27 @@ class CourseExercise(Exercise):
             if after != before:
                 return f"it changes its argument `{name}` in place. {IN_PLACE}"
         return super()._changed(used, fresh)
+
+
+def rows_sum_to_one(position: int = 0) -> Property:
+    """A property for `Exercise`: each row of the result at `position` adds up to 1 or is all zeros.
+
+    Raises:
+        TypeError: `position` is not an int.
+
+    Example:
+        >>> rows_sum_to_one()((), (torch.tensor([[0.5, 0.25]]),))
+        'its rows should add up to 1, and row [0] adds up to 0.75'
+    """
+    _checks.check_type("position", position, int)
+    return partial(sums_to_one, position)
+
+
+def sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
+    """Say which row of a result neither adds up to 1 nor is all zeros, or ""."""
+    sums = results[position].double().sum(-1)
+    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
+    if not bool(off.any()):
+        return ""
+    place = off.nonzero()[0].tolist()
+    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"

@@ -35,8 +35,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(needed) from error
 
 from attention_check._judging import SEED
-from attention_check._results import Outcome
-from attention_check._verdicts import Verdict
+from attention_check._results import Outcome, Verdict
 from mha_course import _judged, _walls, exercises, plots  # noqa: F401 (it makes the list of fonts)
 from mha_course._elsewhere import Elsewhere
 from mha_course.exercises import efficiency, own

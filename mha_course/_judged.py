@@ -27,10 +27,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from attention_check import _judging
-from attention_check._results import COURSES, Outcome
-from attention_check._verdicts import Verdict, Wrong
+from attention_check._judging import randn
+from attention_check._results import COURSES, Outcome, Verdict, Wrong
 from mha_course._elsewhere import keep
+from mha_course._exercise import CourseExercise, rows_sum_to_one
 
 _GIGABYTE = 2**30
 # Of files that have no name, such as those of `memfd_create`, each may take FSIZE of memory.
@@ -163,8 +163,9 @@ def start(
         sys.modules[f"mha_course.exercises.{module}"] = part
         setattr(part, name, helper)
     JUDGE.given["solution"] = helpers["own.solution"]
-    engine = _judging.Exercise, _judging.randn, _judging.rows_sum_to_one, Verdict, Wrong
+    engine = randn, rows_sum_to_one, Verdict, Wrong
     vars(exercises).update(JUDGE.given, **{one.__name__: one for one in engine})
+    exercises.Exercise = CourseExercise
     for name, content in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(content)

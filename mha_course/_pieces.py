@@ -16,8 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_check._results import describe_error, listed, quietly, tensors_in
-from attention_check._verdicts import AGAIN, IN_PLACE, FaultError, UnfinishedError
+from attention_check._results import (
+    AGAIN,
+    IN_PLACE,
+    FaultError,
+    UnfinishedError,
+    describe_error,
+    listed,
+    quietly,
+    tensors_in,
+)
 from mha_course._classes import check_order, made_by_name, unlearned
 from mha_course._elsewhere import Elsewhere
 from mha_course._exercise import SEEDS

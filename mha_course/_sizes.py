@@ -1,8 +1,12 @@
-"""Further cases of an exercise: its own with other sizes, since many mistakes show at a few sizes only."""
+"""The texts of exercises, whose form is checked, and further cases: their own with other sizes.
+
+Many mistakes show at a few sizes only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,6 +19,11 @@ from torch import Tensor
 from attention_check import _texts
 from mha_course._exercise import CourseExercise
 
+# The form of each kind of item in words.
+_IN_WORDS = {
+    "mistakes": "a mistake is `**its name.** its cause`",
+    "cases": "a case is a label, a colon, and `arguments`",
+}
 _MOST = 1_000  # numbers in all arguments; with more, a page would take too long
 
 
@@ -22,6 +31,35 @@ class Texts(_texts.Texts):
     """The Markdown file beside a module of exercises; what it makes is tried with other sizes too."""
 
     kind = CourseExercise
+
+    def _items(self, name: str, kind: str) -> Iterator[tuple[Any, re.Match[str]]]:
+        """See `attention_check._texts.Texts`; what is not in its form is said with file and line."""
+        if name not in self._sections:
+            raise self._error(1, f"there is no section `## {name}`")
+        seen = set()
+        for item in self._sections[name][1]:
+            if item.text.startswith("**") != (kind == "mistakes"):
+                continue
+            match = re.fullmatch(_texts.FORMS[kind], item.text)
+            if match is None:
+                raise self._error(item.line, _IN_WORDS[kind])
+            if match[1] in seen:
+                raise self._error(item.line, f"there are two {kind} {match[1]!r}")
+            seen.add(match[1])
+            if kind == "mistakes":
+                self._check_below(item)
+        yield from super()._items(name, kind)
+
+    def _check_below(self, item: Any) -> None:
+        """Check the form of what a mistake does."""
+        if not item.below:
+            raise self._error(item.line, "nothing below this mistake says what it does")
+        if all(_texts.EDIT.fullmatch(one.text) for one in item.below):
+            return
+        for one in item.below:
+            if not _texts.ANSWER.fullmatch(one.text) or " → " in one.text:
+                form = "write edits, `old` → `new`, or answers, as code"
+                raise self._error(one.line, form)
 
     def __call__(
         self, name: str, *, other_sizes: Sequence[int] = (), **options: Any
@@ -33,6 +71,9 @@ class Texts(_texts.Texts):
         """
         exercise = super().__call__(name, **options)
         assert isinstance(exercise, CourseExercise)
+        if len({one.name for one in exercise.wrong}) < 3:
+            few = f"`{name}` names fewer than three mistakes"
+            raise self._error(self._sections[name][0], few)
         if not other_sizes:
             return exercise
         return replace(exercise, further=with_other_sizes(exercise.cases, other_sizes))

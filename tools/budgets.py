@@ -23,9 +23,9 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (4_580, ["attention_check/*.py"]),
+    "judging": (4_640, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
-    "exercises": (7_910, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
+    "exercises": (7_920, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
     "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (
         20_940,
@@ -41,7 +41,7 @@ AREAS = {
             "mha_course/_walls.py",
         ],
     ),
-    "course support": (4_445, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "course support": (4_525, ["mha_course/*.py", "mha_course/data/*.py"]),
     "languages": (
         720,
         [
@@ -51,7 +51,7 @@ AREAS = {
             "_static/languages.js",
         ],
     ),
-    "tests": (47_300, ["tests/*.py"]),
+    "tests": (47_445, ["tests/*.py"]),
     "the rest": (
         14_940,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],

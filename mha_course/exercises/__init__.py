@@ -5,8 +5,10 @@ never raises because of what the function does. `engine` explains how answers ar
 checker.
 """
 
-from attention_check._judging import Exercise, randn, rows_sum_to_one
-from attention_check._verdicts import Verdict, Wrong
+from attention_check._judging import randn
+from attention_check._results import Verdict, Wrong
+from mha_course._exercise import CourseExercise as Exercise
+from mha_course._exercise import rows_sum_to_one
 from mha_course.exercises.bugs import (
     check_escape,
     check_name_the_scale,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_check._judging import Exercise
-from attention_check._verdicts import Answer, Verdict
+from attention_check._results import Answer, Verdict
 from mha_course._elsewhere import Elsewhere
 from mha_course._sizes import Texts
 from mha_lib import _checks

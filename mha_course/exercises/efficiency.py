@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attention_check._judging import randn
-from attention_check._verdicts import Answer
+from attention_check._results import Answer
 from mha_course._sizes import Texts
 from mha_lib.attention import dot_product_attention
 from mha_lib.masking import causal_mask

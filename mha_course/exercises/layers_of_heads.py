@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_check._judging import randn
-from attention_check._verdicts import Answer
+from attention_check._results import Answer
 from mha_course._sizes import Texts
 from mha_lib.multi_head import MultiHeadAttention
 

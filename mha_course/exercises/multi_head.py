@@ -15,18 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_check._judging import randn, rows_sum_to_one
-from attention_check._results import a_kind_of, describe_error
-from attention_check._verdicts import (
+from attention_check._judging import randn
+from attention_check._results import (
     Answer,
     UnfinishedError,
     Verdict,
+    a_kind_of,
     check_callable,
+    describe_error,
     not_yet,
 )
 from mha_course._classes import is_local, part_of, wrong_bias
 from mha_course._elsewhere import Elsewhere, keep, kept
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import CourseExercise, rows_sum_to_one
 from mha_course._pieces import layer_fault
 from mha_course._sizes import Texts
 from mha_lib import _checks

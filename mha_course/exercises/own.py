@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from IPython import get_ipython
 
-from attention_check._results import COURSES
-from attention_check._verdicts import Verdict
+from attention_check._results import COURSES, Verdict
 from mha_course import _resume
 from mha_course._messages import message
 from mha_lib import _checks

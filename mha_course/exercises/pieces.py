@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_check._judging import rows_sum_to_one
-from attention_check._verdicts import FaultError, UnfinishedError
+from attention_check._results import FaultError, UnfinishedError
 from mha_course import built
 from mha_course._classes import check_order, part_of
+from mha_course._exercise import rows_sum_to_one
 from mha_course._pieces import (
     check_linear,
     check_names,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attention_check._verdicts import Answer
+from attention_check._results import Answer
 from mha_course._sizes import Texts
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import causal_mask, valid_lens_mask

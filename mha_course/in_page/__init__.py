@@ -23,11 +23,10 @@ from unittest.mock import patch
 import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
-from attention_check import _judging, _results, _verdicts
+from attention_check import _judging, _results
 from attention_check._judging import Exercise
-from attention_check._results import Outcome
+from attention_check._results import Outcome, UnfinishedError, Verdict, Wrong
 from attention_check._texts import _source
-from attention_check._verdicts import UnfinishedError, Verdict, Wrong
 from mha_course import built, exercises
 from mha_course._classes import part_of, wrong_bias
 from mha_course._exercise import CourseExercise
@@ -44,7 +43,7 @@ COURSE, ROOT = FOLDER.parents[:2]
 # Files of the course that the page has as they are.
 SHARED = "built _classes _elsewhere _exercise _messages _my_gpt _pieces _take_home _whose"
 OWN = "above fresh session training"
-ENGINE = (_verdicts, _results, _judging)
+ENGINE = (_results, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 

@@ -27,9 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attention_check import _judging, _results, _verdicts
-from attention_check._results import Outcome, listed
-from attention_check._verdicts import Verdict, Wrong
+from attention_check import _judging, _results
+from attention_check._results import Outcome, Verdict, Wrong, listed
 
 try:
     import above  # as the page has it
@@ -87,7 +86,7 @@ class StoredExercise(CourseExercise):
 
 def loaded(data):
     """The exercise that the build has written as JSON."""
-    space = {**vars(_verdicts), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
+    space = {**vars(_results), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
     space |= {**vars(_classes), "ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)

@@ -1,6 +1,7 @@
 """Somebody else's attention: what is right passes, and real faults of others are named."""
 
 import hashlib
+import itertools
 import json
 import math
 import subprocess
@@ -14,9 +15,13 @@ from torch import nn
 
 from attention_check import Finding, Report, check, check_decoding, check_results, check_rotary, main, vectors
 from attention_check._aspects import ASPECTS, exercise_of, texts
+from attention_check._command import FORMAT
+from attention_check._contract import Contract
 from attention_check._formula import Layer
 from attention_check._layers import projections_of
-from attention_check._vectors import FORMAT
+from attention_check._texts import FORMS
+from mha_course._exercise import CourseExercise
+from mha_course._sizes import Texts
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
 
 LAYERS = {"one width": {}, "own widths, biases": {"kdim": 17, "vdim": 19, "bias": True}}
@@ -34,9 +39,14 @@ def said(report, *kinds):
 # ------------------------------------------------------------------ the checks themselves
 
 
+def audited(exercise):
+    """What is wrong with an exercise of the judge, as the course asks it of its own."""
+    return CourseExercise(**vars(exercise)).audit()
+
+
 @pytest.mark.parametrize("aspect", ASPECTS)
 def test_every_known_fault_is_named(aspect):
-    assert exercise_of(aspect).audit() == []
+    assert audited(exercise_of(aspect)) == []
 
 
 @pytest.mark.parametrize("aspect", [a for a in ASPECTS if a not in ("shared keys", "sinks")])
@@ -45,7 +55,7 @@ def test_every_known_fault_of_a_layer_is_named(aspect, options):
     layer = MultiHeadAttention(48, 4, **options)
     for bias in (one for one in layer.parameters() if one.ndim == 1):
         nn.init.normal_(bias)
-    assert exercise_of(aspect, Layer(projections_of(layer, None), 12), 4).audit() == []
+    assert audited(exercise_of(aspect, Layer(projections_of(layer, None), 12), 4)) == []
 
 
 def test_every_section_of_the_text_is_used():
@@ -56,9 +66,14 @@ def test_every_section_of_the_text_is_used():
     layer = MultiHeadAttention(48, 4, bias=True, rotary=RotaryPositionalEncoding(12))
     assert check(layer, tries=["scores"])
     exercise_of("scores", Layer(projections_of(layer, None), 12, turn=lambda x: x), 4)
+    always = Contract(dot_product_attention, mask="mask", causal="always")
+    assert audited(exercise_of("masks", contract=always)) == []
     divided = check(dot_product_attention, scale=1.0, tries=["scores"])
     assert "although their scale is another one" in divided.findings["scores"].message
     assert texts.unused == set()
+    checked = Texts("attention_check._aspects")  # which also checks the form of each item
+    for name, kind in itertools.product([*checked.unused], FORMS):
+        assert [*checked._items(name, kind)] or kind == "cases"
 
 
 # ------------------------------------------------------------------ what is right

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from attention_check._texts import Texts
 from mha_course import exercises
+from mha_course._sizes import Texts
 
 MODULE = """
 class Sum:

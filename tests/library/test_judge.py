@@ -158,7 +158,7 @@ FORGERIES = [
     "import mha_course.exercises as e\ne.check_split_heads = lambda *_: True",
     "check_split_heads.__class__.__call__ = lambda *_, **__: True",
     "torch.allclose = lambda *_, **__: True",
-    "import attention_check._verdicts as v\nv.Verdict.__bool__ = lambda self: True",
+    "import attention_check._results as v\nv.Verdict.__bool__ = lambda self: True",
     "import attention_check._judging as j\nj.nearly_equal = lambda *_: True\nj.Exercise.__call__ = lambda *_: v.Verdict(True, '')",
     "class Yes(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, function, types, args=(), kwargs=None):\n"
     "        return True\nsplit_heads = lambda x, num_heads: torch.zeros(2).as_subclass(Yes)",

@@ -14,7 +14,8 @@ from test_exports import JUDGE, LIBRARY, modules_of, public
 import mha_course.exercises
 import mha_course.widgets
 import mha_lib
-from attention_check import _judging, _verdicts
+from attention_check import _judging, _results
+from mha_course import _exercise
 from mha_lib import attention_pooling, sinusoidal_encoding
 
 # Pictures are tested by their pages, which draw them.
@@ -49,7 +50,7 @@ PUBLIC = {
 PUBLIC |= JUDGE
 PUBLIC |= {
     f"mha_course.exercises.{name}": getattr(mha_course.exercises, name)
-    for name in public(_judging) | public(_verdicts)
+    for name in public(_judging) | public(_results) | public(_exercise)
     if name in mha_course.exercises.__all__
 }
 METHODS = {
