@@ -2,7 +2,8 @@
 
 python tests/wild/planted.py [NUMBER ...] prints a line of JSON for each. In planted.json, each is an edit
 of the module in which an implementation is, or of another `module`, and a part of the `name` that it should
-get; where no name is known, it is empty, and the fault must only be found.
+get; where no name is known, it is empty, and the fault must only be found. One that cannot be found has the
+reason: "missed"; or, outside of what is tried, "not_tried" with words that the report must say, or "silent".
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def judged(fault: dict[str, str]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:
         return {"of": fault["of"], "status": 2, "said": f"{type(error).__name__}: {error}"}
     found = {aspect: str(x) for aspect, x in report.findings.items() if x.kind == "wrong"}
-    beside = "; ".join(str(x) for x in report.findings.values() if "but not tried" in x.message)
+    beside = "; ".join(str(x) for x in report.findings.values() if x.kind != "wrong" and x.message)
     return {
         "of": fault["of"],
         "status": report.status,
