@@ -35,7 +35,7 @@ try:
 except ModuleNotFoundError:
     from mha_course.in_page import above
 
-from mha_course import _classes, _pieces, built
+from mha_course import _classes, _exercise, _pieces, built
 from mha_course._exercise import CourseExercise
 from mha_course._whose import used_by
 
@@ -87,7 +87,7 @@ class StoredExercise(CourseExercise):
 def loaded(data):
     """The exercise that the build has written as JSON."""
     space = {**vars(_results), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
-    space |= {**vars(_classes), "ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
+    space |= {**vars(_classes), **vars(_exercise), "ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)
     (first, slopes, _), stored = data["rights"][0], partial(Stored, data["names"])
