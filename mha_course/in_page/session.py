@@ -86,8 +86,9 @@ class StoredExercise(CourseExercise):
 
 def loaded(data):
     """The exercise that the build has written as JSON."""
-    space = {**vars(_results), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
-    space |= {**vars(_classes), **vars(_exercise), "ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
+    space = {**vars(_results), **vars(_pieces), **vars(_judging), **vars(_classes), **vars(_exercise)}
+    space |= {"torch": torch, "F": F, "nn": nn, "built": built}
+    space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)
     (first, slopes, _), stored = data["rights"][0], partial(Stored, data["names"])
