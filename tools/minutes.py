@@ -27,7 +27,7 @@ HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 VIEW = "application/vnd.jupyter.widget-view+json"
 # The text in the head of a page, and a row of the landing page's list.
 HEAD = re.compile(
-    r"\*\*Time\*\*: \d+ minutes(?:, \d+ of them to write code)?"
+    r"\*\*Time\*\*: \d+ minutes(?:, \d+ of them writing code)?"
     r"(?:; \d+ more for all exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
 ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
@@ -107,7 +107,7 @@ def pages():
 def said(path):
     """Return the text for the head of a page, such as "50 minutes; 20 more for all exercises"."""
     way, exercises, deeper = (round(n) for n in minutes(path).values())
-    own = f", {writing(path)} of them to write code" * (writing(path) > 0)
+    own = f", {writing(path)} of them writing code" * (writing(path) > 0)
     more = f"{own}; {exercises} more for all exercises" * (exercises > 0)
     more += f"; {deeper} for *Going deeper*" * (deeper > 0)
     return f"**Time**: {way} minutes{more}"
