@@ -104,7 +104,7 @@ def _choice(
         _checks.check_type("generator", generator, torch.Generator)
     for name, value in {"top_k": top_k, "top_p": top_p}.items():
         if value is not None and temperature == 0:
-            rule = "be None without a temperature, which draws tokens"
+            rule = "be None unless temperature is above 0: with 0, no tokens are drawn"
             raise refusal(name, rule, value)
 
     def choose(logits: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ def _check_rows(
     if beam_size > vocab:
         raise refusal("beam_size", f"be at most the vocabulary, {vocab}", beam_size)
     if beam_size > 1 and temperature != 0:
-        rule = "be 0 with a beam, which draws nothing"
+        rule = "be 0 with beam_size above 1, because a beam draws no tokens"
         raise refusal("temperature", rule, temperature)
     if num_samples > 1 and temperature == 0:
         rule = "be 1 without a temperature, which would draw different answers"

@@ -69,7 +69,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
         check_divisible(**{name: getattr(attention, name), "mesh.size()": mesh.size()})
     scale = attention.scale
     if isinstance(scale, Tensor) and (scale.numel() > 1 or scale.requires_grad):
-        rule = "be a number, or a tensor of one that is not learned, where heads are divided"
+        rule = "be a number or a tensor with one element that needs no gradient, where heads are divided"
         got = f"shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
         raise refusal("attention.scale", rule, got)
     shared = ("score", "rotary", "q_norm", "k_norm", "sink")

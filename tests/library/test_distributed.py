@@ -17,6 +17,7 @@ from random_tensors import random
 
 import mha_lib
 from mha_lib import MultiHeadAttention
+from mha_lib.models.parallel import shard_heads
 
 pytestmark = [pytest.mark.newer_torch, pytest.mark.skipif(not dist.is_gloo_available(), reason="no gloo")]
 PROGRAM = Path(distributed_program.__file__)
@@ -85,3 +86,13 @@ def test_one_process_holds_all_heads(mesh, tmp_path):
     for check in distributed_program.CHECKS:
         if check is not distributed_program.check_refusals:  # one divides every number of heads
             check(mesh, tmp_path)
+
+
+@pytest.mark.parametrize(("scale", "got"), [
+    (torch.nn.Parameter(torch.tensor(0.3)), r"shape \(\), requires_grad=True"),
+    (torch.full((3, 1, 1), 0.3), r"shape \(3, 1, 1\), requires_grad=False"),
+])  # fmt: skip
+def test_a_scale_that_heads_would_share_is_refused(mesh, scale, got):
+    rule = "be a number or a tensor with one element that needs no gradient, where heads are divided"
+    with pytest.raises(ValueError, match=f"^attention.scale must {rule}, got {got}$"):
+        shard_heads(MultiHeadAttention(6, 3, scale=scale), mesh)

@@ -131,6 +131,12 @@ def test_prompts_may_be_padded_on_the_left(kind, options):
     ({"key_mask": LEFT.int()}, TypeError, "key_mask must be a bool tensor"),
     ({"key_mask": LEFT, "prompt_lens": LENS}, ValueError, "key_mask must be None .*with prompt_lens"),
     ({"num_samples": 2}, ValueError, "num_samples must be 1 without a temperature"),
+    ({"top_k": 3}, ValueError,
+     "top_k must be None unless temperature is above 0: with 0, no tokens are drawn, got 3"),
+    ({"top_p": 0.5}, ValueError,
+     "top_p must be None unless temperature is above 0: with 0, no tokens are drawn, got 0.5"),
+    ({"beam_size": 2, "temperature": 0.5}, ValueError,
+     "temperature must be 0 with beam_size above 1, because a beam draws no tokens, got 0.5"),
     ({"num_samples": 0, "temperature": 1.0}, ValueError, "num_samples must be positive"),
     ({"num_samples": 2.0, "temperature": 1.0}, TypeError, "num_samples must be an int"),
 ])  # fmt: skip
