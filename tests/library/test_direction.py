@@ -1,13 +1,10 @@
-"""Imports have one direction: chapters → mha_course → mha_lib, by public names, and never in a circle."""
+"""Imports have one direction, chapters → mha_course → attention_check → mha_lib, and make no circle."""
 
 import json
 import re
 
 import pytest
 from imports import PACKAGES, ROOT, circles, imported_names, modules, python_graph, script_graph, tools_graph
-
-# They judge anybody's attention, and are no part of what attention is.
-JUDGES = {f"mha_lib.{name}" for name in ("_judging", "_texts", "conformance", "pytest_plugin")}
 
 
 def private(names):
@@ -17,11 +14,31 @@ def private(names):
     return [name for name in ours if re.search(r"\._(?!_)", name)]
 
 
-def test_library_imports_nothing_of_the_course():
-    library = {name for name in modules() if name.startswith("mha_lib")}
-    assert {(name, other) for name in library for other in python_graph()[name] - library} == set()
-    text = "".join(modules()[name].read_text(encoding="utf-8") for name in library)
-    assert not re.search(r"import_module\(\W*mha_course", text)
+def against_the_direction(graph):
+    """The imports of a package that comes later: the library needs none, and the judge only the library."""
+    order = ("mha_lib", "attention_check", "mha_course")
+    place = {name: order.index(name.partition(".")[0]) for name in graph}
+    return [
+        (name, other)
+        for name, needed in sorted(graph.items())
+        for other in sorted(needed)
+        if place[other] > place[name]
+    ]
+
+
+def test_each_package_imports_only_those_before_it():
+    assert against_the_direction(python_graph()) == []
+    for package, after in (("mha_lib", "attention_check|mha_course"), ("attention_check", "mha_course")):
+        paths = [path for name, path in modules().items() if name.partition(".")[0] == package]
+        text = "".join(path.read_text(encoding="utf-8") for path in paths)
+        assert len(paths) > 10
+        assert not re.search(rf"import_module\(\W*({after})", text)
+
+
+def test_an_import_against_the_direction_is_found():
+    graph = {"mha_lib": {"attention_check"}, "attention_check": {"mha_lib", "mha_course"}}
+    graph |= {"mha_course": {"mha_lib", "attention_check"}}
+    assert against_the_direction(graph) == [("attention_check", "mha_course"), ("mha_lib", "attention_check")]
 
 
 def floor_of(name):
@@ -43,7 +60,7 @@ def climbs(graph):
 
 def test_the_core_needs_no_model():
     library = {name: needed for name, needed in python_graph().items() if name.startswith("mha_lib")}
-    assert climbs({name: needed for name, needed in library.items() if name not in JUDGES}) == []
+    assert climbs(library) == []
     assert len([name for name in library if floor_of(name) == "models"]) > 5
     graph = {"mha_lib.rotary": {"mha_lib.models.seq2seq", "mha_lib.scores"}, "mha_lib.cache": {"mha_lib"}}
     assert climbs(graph) == [("mha_lib.cache", "mha_lib"), ("mha_lib.rotary", "mha_lib.models.seq2seq")]
