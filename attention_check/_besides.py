@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attention_check._aspects import HEADS
 from attention_check._contract import Contract
 from attention_check._formula import Layer, rotate_pairs
 from attention_check._layers import Order, of_queries
 
 BASES = (10_000.0, 500_000.0, 1_000_000.0, 100.0)
-# The longest sequence of the cases.
+# The longest sequence.
 LONGEST = 72
-HEADS = 3
 
 
 def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]]:

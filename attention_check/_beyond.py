@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter
+from itertools import product
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ from attention_check._layers import order_by_name
 from attention_check._results import Answer, as_tensor, compare, nearly_equal
 
 LENGTHS = ((1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (5, 5), (3, 2), (5, 7), (70, 70))
-# Sizes of heads, of query heads and of key heads.
-HEADS = ((1, 1), (2, 2), (3, 3), (2, 1), (4, 2))
+# Numbers of query heads and of key heads.
+HEAD_COUNTS = ((1, 1), (2, 2), (3, 3), (2, 1), (4, 2))
 
 
 def smallest_call(
@@ -80,7 +81,7 @@ def _small_calls(
     """Sizes of query, key and value, a mask and whether the future is hidden, from few numbers to many."""
     square = contract.square or contract.causal == "always"
     causal = aspect == "causal" and contract.causal != "always"
-    for samples, (q_len, k_len) in ((b, n) for n in LENGTHS for b in (1, 2)):
+    for (q_len, k_len), samples in product(LENGTHS, (1, 2)):
         if (square and q_len != k_len) or (causal and q_len > k_len):
             continue
         lengths = (q_len, k_len, k_len)
@@ -92,9 +93,7 @@ def _small_calls(
                 each = zip(lengths, widths_of(layer), strict=True)
                 yield [(samples, n, width) for n, width in each], mask, causal
                 continue
-            for (heads, key_heads), width in (
-                (h, w) for w in (1, 2, 4, 64) for h in HEADS
-            ):
+            for width, (heads, key_heads) in product((1, 2, 4, 64), HEAD_COUNTS):
                 if (heads != key_heads) != (aspect == "shared keys"):
                     continue
                 if mask is not None and mask.shape[1] not in (1, heads):

@@ -19,8 +19,8 @@ CHOICES = {  # the first one is the default
     "mask": ("auto", "visible", "hidden", "added", "lengths"),
     "arrays": ("torch", "numpy"),
 }
-# Forms of a mask, the most general one first. Along an axis that a form lacks or has as 1, nothing differs.
-FORMS = ("bhqk", "b1qk", "b11k", "bqk", "bk", "qk")
+# Forms of a mask, the most general first. Along an axis that a form lacks or has as 1, nothing differs.
+MASK_FORMS = ("bhqk", "b1qk", "b11k", "bqk", "bk", "qk")
 AXES = {"b": "batch", "h": "heads", "q": "q_len", "k": "k_len", "1": "1"}
 MEANS = {
     "visible": "True = visible",

@@ -20,7 +20,7 @@ from attention_check._besides import (
     with_keys,
     with_positions,
 )
-from attention_check._contract import BY_POSITION, FORMS, MEANS, Contract
+from attention_check._contract import BY_POSITION, MASK_FORMS, MEANS, Contract
 from attention_check._formula import Layer
 from attention_check._judging import Exercise
 from attention_check._results import nearly_equal
@@ -408,7 +408,7 @@ def _forms_that_run(
     In a form, the kinds whose numbers are right come first.
     """
     arguments = exercise._arguments(next(iter(exercise.cases)))
-    for form in FORMS:
+    for form in MASK_FORMS:
         mask = mask_in_form(form, num_heads, *(x.shape[-2] for x in arguments[:2]))
         wanted = exercise.reference(*arguments, mask)
         ran = []

@@ -30,7 +30,7 @@ NUMBERS = (
 # The order in a fused projection is a convention, so it is found by trying.
 ORDERS = {3: ("qkv", "kqv", "qvk", "kvq", "vqk", "vkq"), 2: ("kv", "vk")}
 # So is what lies side by side: all queries, what one head has (GPT-NeoX), or one column of each head.
-FORMS = ("", " head by head", " column by column")
+ORDER_FORMS = ("", " head by head", " column by column")
 
 
 class Order(NamedTuple):
@@ -45,10 +45,10 @@ class Order(NamedTuple):
     def cut(self, rows: Tensor, num_heads: int) -> dict[str, Tensor]:
         """The rows of a fused weight or bias by letter, those of a head side by side."""
         parts = len(self.letters)
-        if self.form == FORMS[1]:
+        if self.form == ORDER_FORMS[1]:
             cut = rows.unflatten(0, (num_heads, parts, -1)).unbind(1)
             pieces = tuple(one.flatten(0, 1) for one in cut)
-        elif self.form == FORMS[2]:
+        elif self.form == ORDER_FORMS[2]:
             cut = rows.unflatten(0, (-1, parts, num_heads)).unbind(1)
             pieces = tuple(one.transpose(0, 1).flatten(0, 1) for one in cut)
         else:
@@ -182,7 +182,7 @@ def orders_of(layer: Any, num_heads: int) -> list[Order]:
     for parts, names in ((3, FUSED), (2, FUSED_KEYS)):
         if (fused := _named(layer, names)) is not None:
             rows = len(_weights(fused)[0])
-            forms = FORMS if rows % (parts * num_heads) == 0 else FORMS[:1]
+            forms = ORDER_FORMS if rows % (parts * num_heads) == 0 else ORDER_FORMS[:1]
             return [Order(letters, form) for form in forms for letters in ORDERS[parts]]
     return []
 

@@ -33,7 +33,7 @@ ANSWER = re.compile(r"(`+)(.+)\1")
 # Before the cause of what is right elsewhere, and only differs.
 _CONVENTION = "*A convention.* "
 # The form of each kind of item.
-FORMS = {"mistakes": r"\*\*(.+?)\.\*\*\s*(\S.*)", "cases": r"(.+?): (`+)(.+)\2"}
+ITEMS = {"mistakes": r"\*\*(.+?)\.\*\*\s*(\S.*)", "cases": r"(.+?): (`+)(.+)\2"}
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Texts:
         """The mistakes of a section, which begin with bold text, or its cases."""
         self.unused.discard(name)
         for item in self._sections[name][1]:
-            match = re.fullmatch(FORMS[kind], item.text)
+            match = re.fullmatch(ITEMS[kind], item.text)
             if match and item.text.startswith("**") == (kind == "mistakes"):
                 yield item, match
 

@@ -40,7 +40,7 @@ class Texts(_texts.Texts):
         for item in self._sections[name][1]:
             if item.text.startswith("**") != (kind == "mistakes"):
                 continue
-            match = re.fullmatch(_texts.FORMS[kind], item.text)
+            match = re.fullmatch(_texts.ITEMS[kind], item.text)
             if match is None:
                 raise self._error(item.line, _IN_WORDS[kind])
             if match[1] in seen:

@@ -138,7 +138,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise refusal(name, f"be one of {', '.join(choices)}", repr(value))
 
 
-def check_callable(name: str, value: object, arguments: str) -> None:
+def check_function(name: str, value: object, arguments: str) -> None:
     """Raise unless `value` is None or a function."""
     if value is not None and not callable(value):
         raise wrong_type(name, f"a function of {arguments}", value)
@@ -313,8 +313,8 @@ def check_layer(
     """
     widths = (layer.embed_dim, layer.kdim, layer.vdim)
     # If none of the three has a batch axis, they are one sample.
-    one = 2 == getattr(query, "ndim", 3) == getattr(key, "ndim", 3)
-    rank = 2 if one and getattr(value, "ndim", 3) == 2 else 3
+    unbatched = 2 == getattr(query, "ndim", 3) == getattr(key, "ndim", 3)
+    rank = 2 if unbatched and getattr(value, "ndim", 3) == 2 else 3
     axes = ("batch, q_len, embed_dim", "batch, k_len, kdim", "batch, k_len, vdim")
     names = ("query", "key", "value")
     for name, x, width, axis in zip(names, (query, key, value), widths, axes):  # noqa: B905

@@ -7,7 +7,6 @@ The formula comes first; then the public functions, which check their arguments 
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -264,7 +263,14 @@ def _attend(
     # compiler manages memory itself.
     may_reuse = scaled_dot_product and not torch.compiler.is_compiling()
     if may_reuse and query.shape[:-1].numel() * k_len >= _fast.REUSE_FROM:
-        softmax = partial(_fast.softmax, formula=_softmax)
+        softmax = _softmax_in_place
     key = key.contiguous()
     output, weights = _formula(query, key, value, mask, options, softmax)
     return output.to(dtype), weights.to(dtype) if options.need_weights else None
+
+
+def _softmax_in_place(
+    scores: Tensor, mask: Tensor | None, sink: Tensor | None
+) -> Tensor:
+    """Compute the softmax in the memory of the scores, which must not be needed afterwards."""
+    return _fast.softmax(scores, mask, sink, formula=_softmax)

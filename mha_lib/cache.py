@@ -310,13 +310,13 @@ def _new_positions(
 
 
 def _of_real_tokens(
-    at: Positions, mask: Tensor, cache: KeyValueCache | None
+    positions: Positions, mask: Tensor, cache: KeyValueCache | None
 ) -> Positions:
     """Positions (batch, len) that do not count padding, for rotations that depend on the length of a sample.
 
     Padding is what `mask`, (..., q_len, all_keys), hides from every query before or after all visible keys.
     """
-    queries, keys = at
+    queries, keys = positions
     all_keys = keys
     if cache is not None:
         all_keys = cache.positions(queries.shape[-1], keys.shape[-1])[1]

@@ -15,7 +15,7 @@ from mha_lib._checks import check_positive_int, check_type, refusal
 from mha_lib.feed_forward import FeedForward
 
 _Layer = TypeVar("_Layer", bound="_AttentionLayer")
-_Own = TypeVar("_Own", bound="_TorchTwin")
+_Twin = TypeVar("_Twin", bound="_TorchTwin")
 
 # In a mask that is added to the scores, this number and everything below it mean "hidden".
 _HIDDEN = -1e4
@@ -127,7 +127,10 @@ def _pairs(
     pairs: list[tuple[list[Tensor], Any]] = [(weights, theirs.in_proj_weight)]
     if not theirs._qkv_same_embed_dim:
         separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
-        pairs = [([own], other) for own, other in zip(weights, separate, strict=True)]
+        pairs = [
+            ([weight], separate_weight)
+            for weight, separate_weight in zip(weights, separate, strict=True)
+        ]
     pairs.append(([ours.out_proj.weight], theirs.out_proj.weight))
     if ours.out_proj.bias is not None:
         pairs.append(([proj.bias for proj in projections], theirs.in_proj_bias))
@@ -228,7 +231,7 @@ class _TorchTwin(nn.Module):
     _attention: ClassVar[type[_AttentionLayer]]  # the attention layer of a block
 
     @classmethod
-    def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
+    def from_torch(cls: type[_Twin], module: nn.Module) -> _Twin:
         """Copy torch's own module of this kind.
 
         A block copies an `nn.TransformerEncoderLayer` or `nn.TransformerDecoderLayer`, a stack an
@@ -254,7 +257,7 @@ class _TorchTwin(nn.Module):
             True
         """
         stack = hasattr(cls, "_block")
-        ours: _Own = (_stack_from_torch if stack else _block_from_torch)(cls, module)
+        ours: _Twin = (_stack_from_torch if stack else _block_from_torch)(cls, module)
         return ours
 
     def to_torch(self) -> nn.Module:

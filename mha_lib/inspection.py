@@ -303,8 +303,11 @@ def _sensitivities(losses: Tensor, gates: dict[str, list[Tensor]]) -> dict[str, 
 
 def _layers_in(name: str, model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Every `MultiHeadAttention` in a module, by its name; an error calls the module `name`."""
-    modules = model.named_modules()
-    layers = {at: one for at, one in modules if isinstance(one, MultiHeadAttention)}
+    layers = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention)
+    }
     if not layers:
         found = f"a {type(model).__name__} without one"
         raise refusal(name, "contain a MultiHeadAttention", found)

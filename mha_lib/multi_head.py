@@ -153,8 +153,8 @@ class MultiHeadAttention(nn.Module):
         _checks.check_settings(scale, softcap)
         _checks.check_flags(qk_norm=qk_norm, sink=sink)
         masking._check_window(window)
-        _checks.check_callable("score", score, "query and key")
-        _checks.check_callable("rotary", rotary, "x and positions")
+        _checks.check_function("score", score, "query and key")
+        _checks.check_function("rotary", rotary, "x and positions")
         _check_rules(scale, score, rotary, num_heads=num_heads, head_dim=self.head_dim)
         biased = _projections_with_bias(bias)
         self.score, self.rotary = score, rotary
@@ -253,17 +253,21 @@ class MultiHeadAttention(nn.Module):
         keys = _split(self.k_proj(key), self.head_dim)  # (b, num_kv_heads, k_len, d)
         values = _split(self.v_proj(value), self.head_dim)  # like the keys
         if self.q_norm is not None and self.k_norm is not None:
-            queries, keys = self.q_norm(queries), self.k_norm(keys)
+            queries, keys = self.q_norm(queries), self.k_norm(keys)  # shapes as before
         if self.rotary is not None:
+            # (q_len,) and (k_len,), or (b, q_len) and (b, k_len)
             positions = self._positions(queries, key.shape[1], masks, slots, cache)
-            queries = self.rotary(queries, positions[0])
-            keys = self.rotary(keys, positions[1])
-        if cache is not None:  # k_len now counts all slots of the cache
+            queries = self.rotary(queries, positions[0])  # (b, num_heads, q_len, d)
+            keys = self.rotary(keys, positions[1])  # (b, num_kv_heads, k_len, d)
+        if cache is not None:
+            # (b, num_kv_heads, all_keys, d): all slots of the cache
             _checks.check_chunk(keys, values, cache._held)
             keys, values, _ = cache._extend(keys, values, slots)
-        # (b, num_heads, q_len, d), then merged to (b, q_len, embed_dim)
+        # (b, num_heads, q_len, d) and (b, num_heads, q_len, all_keys)
         heads, weights = _attend(queries, keys, values, options)
-        output = self.out_proj(heads.transpose(1, 2).flatten(2))
+        output = self.out_proj(
+            heads.transpose(1, 2).flatten(2)
+        )  # (b, q_len, embed_dim)
         if unbatched:
             return output[0], None if weights is None else weights[0]
         return output, weights

@@ -31,19 +31,22 @@ def _distances(
     """Key position minus query position; queries and keys end together if no `positions` are given."""
     k_len = q_len if k_len is None else k_len
     if positions is None:
-        there = torch.arange(k_len, device=device)
-        here = torch.arange(k_len - q_len, k_len, device=device)
+        of_keys = torch.arange(k_len, device=device)
+        of_queries = torch.arange(k_len - q_len, k_len, device=device)
     else:
         if not isinstance(positions, (tuple, list)) or len(positions) != 2:
             raise _checks.wrong_type(
                 "positions", "a pair of tensors, for queries and keys", positions
             )
-        here, there = positions
-        for what, own, length in (("queries", here, q_len), ("keys", there, k_len)):
+        of_queries, of_keys = positions
+        for what, given, length in (
+            ("queries", of_queries, q_len),
+            ("keys", of_keys, k_len),
+        ):
             name = f"positions of {what}"
-            own = _check_positions(name, own)
-            _checks.check_same("length", (name, what), (own.shape[-1], length))
-    return there.unsqueeze(-2) - here.unsqueeze(-1)
+            checked = _check_positions(name, given)
+            _checks.check_same("length", (name, what), (checked.shape[-1], length))
+    return of_keys.unsqueeze(-2) - of_queries.unsqueeze(-1)
 
 
 def sinusoidal_encoding(

@@ -43,7 +43,11 @@ def _columns(table: str) -> list[dict[str, str]]:
     rows = [line.split() for line in table.strip().splitlines()]
     columns = list(zip(*rows, strict=True))
     return [
-        {ours: own for ours, own in zip(columns[0], column, strict=True) if own != "-"}
+        {
+            ours: theirs
+            for ours, theirs in zip(columns[0], column, strict=True)
+            if theirs != "-"
+        }
         for column in columns[1:]
     ]
 

@@ -309,8 +309,8 @@ def _scaling_of(rotary: _Entries, max_len: int) -> RotaryScaling | None:
     unknown = [f"{key} of rotary positions" for key in given.keys() - ours.keys()]
     _refuse_different("they cannot be scaled", {"not supported": unknown})
     arguments = {ours[key]: value for key, value in given.items()}
-    said = arguments.pop("trained_len", max_len)
-    trained_len = {"linear": None, "dynamic": max_len}.get(kind, said)
+    stated_len = arguments.pop("trained_len", max_len)
+    trained_len = {"linear": None, "dynamic": max_len}.get(kind, stated_len)
     return RotaryScaling(kind, trained_len=trained_len, **arguments)
 
 

@@ -17,7 +17,7 @@ from mha_lib.models.language_models import GPT2, Llama
 from mha_lib.models.seq2seq import (
     EncoderDecoder,
     _check_ids,
-    _check_lens,
+    _check_lens_of_tokens,
     _num_embeddings,
 )
 
@@ -453,7 +453,7 @@ def _check_generation(
     if length + max_new - 1 > model.max_len:
         rule = f"leave room for {length} tokens within max_len={model.max_len}"
         raise refusal("max_new", rule, max_new)
-    _check_lens("prompt_lens", prompt_lens, 1, tokens)
+    _check_lens_of_tokens("prompt_lens", prompt_lens, 1, tokens)
     for token in stops:
         if not 0 <= _checks.check_int("stop", token) < vocab:
             raise refusal("stop", f"lie in 0..{vocab - 1}", token)

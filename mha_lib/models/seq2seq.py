@@ -79,7 +79,7 @@ class EncoderDecoder(nn.Module):
             ValueError: a shape is wrong, a token or length out of range, or a source longer than `max_len`.
         """
         _check_ids("source", source, self.source_embedding, self.max_len)
-        _check_lens("source_lens", source_lens, 0, source)
+        _check_lens_of_tokens("source_lens", source_lens, 0, source)
         x = self.positions(self.source_embedding(source))
         memory: Tensor = self.encoder(x, valid_lens=source_lens)
         return memory
@@ -104,7 +104,7 @@ class EncoderDecoder(nn.Module):
         _checks.check_width("memory", memory, self.decoder.embed_dim, axes=axes)
         batches = (target.shape[0], memory.shape[0])
         _checks.check_same("batch", ("target", "memory"), batches)
-        _check_lens("source_lens", source_lens, 0, memory)
+        _check_lens_of_tokens("source_lens", source_lens, 0, memory)
         if cache is not None:
             check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
             if cache[0].self_attention._forgotten is not None:
@@ -160,7 +160,7 @@ def _check_ids(name: str, tokens: object, embedding: nn.Module, max_len: int) ->
     _checks.check_numbers(name, tokens, 0, size - 1, f"lie in 0..{size - 1}")
 
 
-def _check_lens(name: str, lens: object, least: int, tokens: Tensor) -> None:
+def _check_lens_of_tokens(name: str, lens: object, least: int, tokens: Tensor) -> None:
     """Raise unless `lens` is None or says how many tokens of each sample, at least `least`, are real."""
     if lens is not None:
         batch, length = tokens.shape[:2]
