@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer, Shaped
@@ -74,7 +74,7 @@ class KeyValueCache:
             raise _checks.refusal(name, rule, tensor)
         return tensor
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
+    def __deepcopy__(self, memo: dict[int, object]) -> KeyValueCache:
         """Copy the contents, even if they belong to a graph."""
         return copy.copy(self)._change(Tensor.clone)
 

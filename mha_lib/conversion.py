@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,10 @@ class _AttentionLayer(Protocol):
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    kdim: int
+    vdim: int
+    dropout: float
+    training: bool
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
@@ -81,7 +86,7 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
     if layer.bias_k is not None or layer.bias_v is not None or layer.add_zero_attn:
         rule = "have add_bias_kv=False and add_zero_attn=False"
         raise refusal("layer", rule, "one that is True")
-    ours: _Layer = _made_like(layer, cls)
+    ours = cast(_Layer, _made_like(layer, cls))
     for targets, source in _pairs(ours, layer):
         _copy(targets, source)
     return ours
@@ -102,19 +107,29 @@ def _layer_to_torch(layer: _AttentionLayer) -> nn.MultiheadAttention:
     _check_biases(
         {name: _plain_layer(name, getattr(layer, name)) for name in _PROJECTIONS}
     )
-    theirs: nn.MultiheadAttention
-    theirs = _made_like(layer, nn.MultiheadAttention, batch_first=True)
+    batch_first = partial(nn.MultiheadAttention, batch_first=True)
+    theirs = cast(nn.MultiheadAttention, _made_like(layer, batch_first))
     for sources, target in _pairs(layer, theirs):
         _copy([target], *sources)
     return theirs
 
 
-def _made_like(layer: Any, cls: Any, **options: Any) -> Any:
-    """Return a layer of class `cls` with the sizes of `layer` but no numbers; nothing random is drawn."""
-    weight, bias = layer.out_proj.weight, layer.out_proj.bias is not None
-    options |= {name: getattr(layer, name) for name in ("kdim", "vdim", "dropout")}
-    options |= {"bias": bias, "device": "meta", "dtype": weight.dtype}
-    made = cls(layer.embed_dim, layer.num_heads, **options)
+def _made_like(
+    layer: _AttentionLayer | nn.MultiheadAttention, make: Callable[..., object]
+) -> nn.Module:
+    """Make a layer with the sizes of `layer` but no numbers; nothing random is drawn."""
+    weight = layer.out_proj.weight
+    made = make(
+        layer.embed_dim,
+        layer.num_heads,
+        kdim=layer.kdim,
+        vdim=layer.vdim,
+        dropout=layer.dropout,
+        bias=layer.out_proj.bias is not None,
+        device="meta",
+        dtype=weight.dtype,
+    )
+    assert isinstance(made, nn.Module)
     return made.to_empty(device=weight.device).train(layer.training)
 
 
@@ -152,9 +167,11 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
             target.copy_(part)
 
 
-def _plain_layer(name: str, part: Any) -> Any:
+def _plain_layer(name: str, part: object) -> nn.Linear | nn.LayerNorm:
     """Return `part` if it is a plain linear layer or, for the name of a norm, a plain layer norm."""
-    kind = nn.LayerNorm if "norm" in name else nn.Linear
+    kind: type[nn.Linear | nn.LayerNorm] = nn.Linear
+    if "norm" in name:
+        kind = nn.LayerNorm
     # A wrapper may be a subclass that has the name of the wrapped class and computes something else.
     if not isinstance(part, kind) or type(part).forward is not kind.forward:
         found = f"{type(part).__name__} of {type(part).__module__}; merge or remove a wrapper first"
@@ -176,7 +193,7 @@ def _check_plain_linear(attention: _AttentionLayer) -> None:
             raise TypeError(f"attention.{name} must {rule}, got {got}")
 
 
-def _check_biases(parts: dict[str, Any]) -> None:
+def _check_biases(parts: Mapping[str, nn.Module]) -> None:
     """Raise unless all parts have a bias or none of them has one."""
     without = [name for name, part in parts.items() if part.bias is None]
     if 0 < len(without) < len(parts):
@@ -188,7 +205,7 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
     """The probability shared by all dropouts of a block."""
     found = {}
     for name in names:
-        part: Any = module.get_submodule(name)
+        part = module.get_submodule(name)
         # An attention layer stores its dropout as a number, a dropout layer as its p.
         of_attention = getattr(part, "dropout", 0.0)
         found[name] = getattr(part, "p", of_attention)
@@ -197,7 +214,7 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
     return next(iter(found.values()))
 
 
-def _activation_name(activation: Any) -> str:
+def _activation_name(activation: object) -> str:
     """Our name for the activation in torch's layer."""
     if activation in (torch.relu, F.relu) or isinstance(activation, nn.ReLU):
         return "relu"
@@ -311,7 +328,7 @@ def _block_to_torch(block: Any) -> Any:
     activation = block.feed_forward.activation
     if activation not in ("relu", "gelu"):
         raise refusal("activation", "be relu or the exact gelu", f"{activation!r}")
-    copies: dict[str, Any] = {}
+    copies: dict[str, nn.Module] = {}
     for ours, theirs in parts.items():
         copies[theirs] = copy.deepcopy(_plain_layer(ours, block.get_submodule(ours)))
     _check_biases(copies | {"self_attn": block.self_attention.q_proj})
@@ -333,7 +350,7 @@ def _block_to_torch(block: Any) -> Any:
 def _stack_from_torch(cls: Any, stack: Any) -> Any:
     check_type("module", stack, _torch_kind(cls._block._has_memory, ""))
     check_positive_int("num_layers", len(stack.layers))
-    blocks: list[Any] = [cls._block.from_torch(layer) for layer in stack.layers]
+    blocks = [cls._block.from_torch(layer) for layer in stack.layers]
     heads = blocks[0].self_attention.num_heads
     ours = cls(1, blocks[0].embed_dim, heads, 1, norm_first=False, device="meta")
     ours.train(stack.training)

@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from mha_lib._checks import check_float_tensor, check_int, check_type, refusal
 from mha_lib.conversion import _check_plain_linear
 from mha_lib.multi_head import MultiHeadAttention
+
+_Copied = TypeVar("_Copied")
 
 _LOCK = threading.Lock()  # guards what all threads share: the stance and the captures
 
@@ -78,12 +80,12 @@ class _WatchedForward:
             captured[name] = weights.detach()
         return output, weights if kwargs.get("need_weights", True) else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Let a copy of the layer, if it is made inside the block, call its own `forward`."""
         return _identity, (self.forward,)
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: _Copied) -> _Copied:
     return x
 
 
@@ -190,7 +192,7 @@ class _ScaledHeads:
         gates = self.gates_for(args[0]).unsqueeze(-1)
         return ((heads * gates).flatten(-2),)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Leave the heads of a copy as they are, because no block would ever remove its hook."""
         return _identity, (_ungated,)
 

@@ -205,7 +205,7 @@ def note_left_out(model: Any, names: Iterable[str]) -> None:
     )
 
 
-def warn_left_out(model: Any) -> None:
+def warn_left_out(model: object) -> None:
     """Say what a file that is written lacks, although the file from which the model came had it."""
     if left_out := getattr(model, "_left_out", None):
         text = f"{', '.join(left_out)} were left out when the model was read, so they are not written"
