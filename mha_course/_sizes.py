@@ -71,8 +71,8 @@ class Texts(_texts.Texts):
         """
         exercise = super().__call__(name, **options)
         assert isinstance(exercise, CourseExercise)
-        if len({one.name for one in exercise.wrong}) < 3:
-            few = f"`{name}` names fewer than three mistakes"
+        if len({one.name for one in exercise.wrong}) < 2:
+            few = f"`{name}` names fewer than two mistakes"
             raise self._error(self._sections[name][0], few)
         if not other_sizes:
             return exercise

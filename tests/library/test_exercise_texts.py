@@ -48,6 +48,7 @@ A paragraph for authors, and `code` in it.
   - `triple`
   - `lambda x: x**2`
 """
+LAST, LAST_TWO = (TEXT[TEXT.index(name) :] for name in ("- **x is tripled", "- **x is added to 1"))
 
 
 def texts(tmp_path, monkeypatch, text):
@@ -74,6 +75,13 @@ def test_an_exercise_is_made_from_its_text(tmp_path, monkeypatch):
     assert torch.equal(check.reference(torch.ones(1)), torch.full((1,), 2.0)), "the reference is as it was"
 
 
+def test_an_exercise_may_have_just_two_mistakes(tmp_path, monkeypatch):
+    describe, double = texts(tmp_path, monkeypatch, TEXT.replace(LAST, ""))
+    check = describe("check_double", reference=double)
+    assert check.audit() == []
+    assert {wrong.name for wrong in check.wrong} == {"x is added too often", "x is added to 1"}
+
+
 @pytest.mark.parametrize(("old", "new", "line", "problem"), [
     ("## check_double", "## check_doubel", 1, "there is no section `## check_double`"),
     ("`range(2)` → `range(4)`", "`range(3)` → `range(4)`", 12, "`range(3)` stands 0 times in the reference"),
@@ -86,7 +94,7 @@ def test_an_exercise_is_made_from_its_text(tmp_path, monkeypatch):
     ("- five numbers: `randn(g, 5)`", "- five numbers", 7, "a case is a label, a colon, and `arguments`"),
     ("`triple`", "`quadruple`", 17, "name 'quadruple' is not defined"),
     ("`triple`", "triple", 17, "write edits"),
-    ("- **x is added to 1.**", "**x is added to 1.**", 5, "fewer than three mistakes"),
+    (LAST_TWO, "", 5, "fewer than two mistakes"),
     ("# Twice", "## check_double", 5, "there are two sections"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_with_file_and_line(tmp_path, monkeypatch, old, new, line, problem):
