@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Integer, Shaped
@@ -36,6 +37,8 @@ def _check_rules(
     head_dim: int,
 ) -> None:
     """Refuse rules of scoring and rotation that do not fit together, or not the heads."""
+    _checks.check_function("score", score, "query and key")
+    _checks.check_function("rotary", rotary, "x and positions")
     if scale is not None and score is not None:
         raise refusal("scale", "be None where score is given", f"scale={scale}")
     if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
@@ -137,53 +140,68 @@ class MultiHeadAttention(nn.Module):
         dtype: DType = None,
     ) -> None:
         super().__init__()
-        _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
-        if head_dim is None:
-            _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
-        self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.kdim, self.vdim = (embed_dim if x is None else x for x in (kdim, vdim))
+        self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, kdim, vdim)
         self.dropout, self.softcap, self.window = dropout, softcap, window
-        sizes = ("num_kv_heads", "head_dim", "kdim", "vdim")
-        _checks.check_sizes(**{name: getattr(self, name) for name in sizes})
-        vars(self).update({name: int(getattr(self, name)) for name in sizes})
-        _checks.check_divisible(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
         _checks.check_probability("dropout", dropout)
         _checks.check_settings(scale, softcap)
         _checks.check_flags(qk_norm=qk_norm, sink=sink)
         masking._check_window(window)
-        _checks.check_function("score", score, "query and key")
-        _checks.check_function("rotary", rotary, "x and positions")
         _check_rules(scale, score, rotary, num_heads=num_heads, head_dim=self.head_dim)
-        biased = _projections_with_bias(bias)
+        with_bias = _projections_with_bias(bias)
         self.score, self.rotary = score, rotary
         if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
             self.register_buffer("scale", scale)
         else:
             self.scale = scale
         factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
-        width, kv_width = num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, width, "q_proj" in biased, **factory_kwargs)
-        self.k_proj = nn.Linear(
-            self.kdim, kv_width, "k_proj" in biased, **factory_kwargs
-        )
-        self.v_proj = nn.Linear(
-            self.vdim, kv_width, "v_proj" in biased, **factory_kwargs
-        )
-        self.out_proj = nn.Linear(
-            width, embed_dim, "out_proj" in biased, **factory_kwargs
-        )
-        self.q_norm = (
-            RMSNorm(self.head_dim, eps=norm_eps, **factory_kwargs) if qk_norm else None
-        )
-        self.k_norm = (
-            RMSNorm(self.head_dim, eps=norm_eps, **factory_kwargs) if qk_norm else None
-        )
+        self._make_projections(with_bias, factory_kwargs)
+        new_norm = partial(RMSNorm, self.head_dim, eps=norm_eps, **factory_kwargs)
+        self.q_norm = new_norm() if qk_norm else None
+        self.k_norm = new_norm() if qk_norm else None
         self.sink = (
             nn.Parameter(torch.empty(num_heads, **factory_kwargs)) if sink else None
         )
         self.reset_parameters()
+
+    def _set_sizes(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_kv_heads: int | None,
+        head_dim: int | None,
+        kdim: int | None,
+        vdim: int | None,
+    ) -> None:
+        """Check the sizes and their defaults, and store them as ints of Python, even those of numpy."""
+        _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
+        if head_dim is None:
+            _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
+            head_dim = embed_dim // num_heads
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        kdim, vdim = (embed_dim if x is None else x for x in (kdim, vdim))
+        _checks.check_sizes(
+            num_kv_heads=num_kv_heads, head_dim=head_dim, kdim=kdim, vdim=vdim
+        )
+        _checks.check_divisible(num_heads=num_heads, num_kv_heads=num_kv_heads)
+        self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
+        self.num_kv_heads, self.head_dim = int(num_kv_heads), int(head_dim)
+        self.kdim, self.vdim = int(kdim), int(vdim)
+
+    def _make_projections(
+        self, with_bias: Collection[str], factory_kwargs: FactoryKwargs
+    ) -> None:
+        """Make the four linear layers; those that `with_bias` names have a bias."""
+
+        def linear(name: str, in_width: int, out_width: int) -> nn.Linear:
+            return nn.Linear(in_width, out_width, name in with_bias, **factory_kwargs)
+
+        width, kv_width = (
+            heads * self.head_dim for heads in (self.num_heads, self.num_kv_heads)
+        )
+        self.q_proj = linear("q_proj", self.embed_dim, width)
+        self.k_proj = linear("k_proj", self.kdim, kv_width)
+        self.v_proj = linear("v_proj", self.vdim, kv_width)
+        self.out_proj = linear("out_proj", width, self.embed_dim)
 
     def reset_parameters(self) -> None:
         """Draw matrices from Xavier's uniform law (Glorot & Bengio, 2010); biases and sinks become 0."""

@@ -88,31 +88,26 @@ class _Block(_TorchTwin):
         self.embed_dim, self.norm_first = embed_dim, norm_first
         factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
 
-        def attention(
-            window: Window = None, rotary: Rotary = None
-        ) -> MultiHeadAttention:
-            return MultiHeadAttention(
-                embed_dim,
-                num_heads,
-                num_kv_heads=num_kv_heads,
-                head_dim=head_dim,
-                dropout=dropout,
-                bias=bias if attention_bias is None else attention_bias,
-                scale=scale,
-                softcap=softcap,
-                qk_norm=qk_norm,
-                norm_eps=layer_norm_eps,
-                sink=sink,
-                window=window,
-                rotary=rotary,
-                **factory_kwargs,
-            )
-
+        new_attention = partial(
+            MultiHeadAttention,
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dropout=dropout,
+            bias=bias if attention_bias is None else attention_bias,
+            scale=scale,
+            softcap=softcap,
+            qk_norm=qk_norm,
+            norm_eps=layer_norm_eps,
+            sink=sink,
+            **factory_kwargs,
+        )
         new_norm = _norm_maker(norm, embed_dim, layer_norm_eps, bias, factory_kwargs)
-        self.self_attention = attention(window, rotary)
+        self.self_attention = new_attention(window=window, rotary=rotary)
         self.self_attention_norm = new_norm()
         if self._has_memory:
-            self.cross_attention = attention()
+            self.cross_attention = new_attention()
             self.cross_attention_norm = new_norm()
         self.feed_forward = FeedForward(
             embed_dim,

@@ -534,6 +534,21 @@ def _weights_sum_to_one(arguments: tuple[Any, ...], results: tuple[Any, ...]) ->
     return problem.replace("its rows", "the rows of `weights`")
 
 
+def _layers_of_each_size(
+    make: Answer, adapter: Adapter | None, call: Answer | None, own_widths: bool
+) -> dict[_Sizes, _Made]:
+    """The layers that `make` makes, by their sizes; one has inputs of different widths."""
+    tried = [_ONE, _THREE] + [_OWN_WIDTHS] * own_widths
+    # A layer need not offer biases; where an adapter reads the weights, it need not read them.
+    if adapter is None and isinstance(_bias_of(make), bool):
+        tried.append(_BIASES)
+    kind = _MadeElsewhere if isinstance(make, Elsewhere) else _Made
+    made = {sizes: kind(sizes, adapter, call) for sizes in tried}
+    for one in made.values():
+        one.start(make)
+    return made
+
+
 def _exercise(
     make: Answer,
     adapter: Adapter | None = None,
@@ -544,14 +559,7 @@ def _exercise(
     gradients: bool = True,
 ) -> CourseExercise:
     """The exercise for the layers that `make` makes, one of each size."""
-    tried = [_ONE, _THREE] + [_OWN_WIDTHS] * own_widths
-    # A layer need not offer biases; where an adapter reads the weights, it need not read them.
-    if adapter is None and isinstance(_bias_of(make), bool):
-        tried.append(_BIASES)
-    kind = _MadeElsewhere if isinstance(make, Elsewhere) else _Made
-    made = {sizes: kind(sizes, adapter, call) for sizes in tried}
-    for one in made.values():
-        one.start(make)
+    made = _layers_of_each_size(make, adapter, call, own_widths)
     causal = made[_THREE].takes_causal()
     cases = {
         label: partial(case.make, made)

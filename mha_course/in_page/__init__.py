@@ -193,13 +193,8 @@ def stored(exercise: CourseExercise) -> dict[str, Any]:
                 left.append(case)
         if not kept:
             raise NotInPageError("numbers of another kind")
-        further = {}
         beyond = exercise.beyond() if exercise.further else exercise
-        for case in exercise.further:
-            arguments = beyond._arguments(case)
-            right = beyond._try(exercise.reference, case)
-            if all(map(_fits, arguments)) and not right.trouble:
-                further[case] = [_encoded(one) for one in arguments]
+        further = _further_cases(exercise, beyond)
         tried = partial(_outcomes, exercise, list(kept))
         tried_further = partial(_outcomes, beyond, list(further))
         compared = [case for case in kept if case in exercise._with_gradients()]
@@ -214,11 +209,6 @@ def stored(exercise: CourseExercise) -> dict[str, Any]:
             pairs = ([exercise._try(each, case) for each in two] for case in reversed(kept))
             if all(got.agrees(right, exercise.atol, exercise.rtol) for got, right in pairs):
                 other[one.name] = _differing(slopes(one.answer), first_slopes)
-    code: dict[str, str] = {}
-    run = _expression(exercise.run, code) if exercise.run else "None"
-    properties = [_expression(one, code) for one in exercise.properties]
-    then = _expression(exercise.then, code) if exercise.then else "None"
-    named = [f"run = {run}", f"then = {then}", f"properties = [{', '.join(properties)}]"]
     return {
         "cases": kept,
         "further": further,
@@ -230,7 +220,7 @@ def stored(exercise: CourseExercise) -> dict[str, Any]:
             for one, got in wrong
             if got != first or other.get(one.name)
         ],
-        "code": "\n\n".join([*code.values(), *named]),
+        "code": _code_of(exercise),
         "left": left,
         "options": {
             name: getattr(exercise, name)
@@ -238,6 +228,27 @@ def stored(exercise: CourseExercise) -> dict[str, Any]:
         }
         | {"gradients": compared},
     }
+
+
+def _code_of(exercise: CourseExercise) -> str:
+    """The code that calls an answer, and that looks at what it returns."""
+    code: dict[str, str] = {}
+    run = _expression(exercise.run, code) if exercise.run else "None"
+    properties = [_expression(one, code) for one in exercise.properties]
+    then = _expression(exercise.then, code) if exercise.then else "None"
+    named = [f"run = {run}", f"then = {then}", f"properties = [{', '.join(properties)}]"]
+    return "\n\n".join([*code.values(), *named])
+
+
+def _further_cases(exercise: CourseExercise, beyond: CourseExercise) -> dict[str, Any]:
+    """The arguments of further cases, of those for which the reference has a result."""
+    further = {}
+    for case in exercise.further:
+        arguments = beyond._arguments(case)
+        right = beyond._try(exercise.reference, case)
+        if all(map(_fits, arguments)) and not right.trouble:
+            further[case] = [_encoded(one) for one in arguments]
+    return further
 
 
 def _fits(value: Any) -> bool:

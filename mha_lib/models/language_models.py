@@ -312,9 +312,6 @@ class Llama(_DecoderOnly):
         if head_dim is None:
             _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
             head_dim = embed_dim // num_heads
-        rotary = RotaryPositionalEncoding(
-            head_dim, base=base, interleaved=False, scaling=scaling
-        )
         super().__init__(
             vocab_size,
             (num_layers, embed_dim, num_heads, hidden_dim),
@@ -324,7 +321,9 @@ class Llama(_DecoderOnly):
             norm="rms",
             norm_first=True,
             activation="swiglu",
-            rotary=rotary,
+            rotary=RotaryPositionalEncoding(
+                head_dim, base=base, interleaved=False, scaling=scaling
+            ),
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             layer_norm_eps=layer_norm_eps,

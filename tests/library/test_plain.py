@@ -1,4 +1,4 @@
-"""The library and the judge can be read: no function and no module is longer than one takes in."""
+"""The code can be read: no function is too long to take in, and no module of the library or the judge."""
 
 import ast
 import re
@@ -7,8 +7,15 @@ import pytest
 from imports import modules
 
 LIBRARY = {name: path for name, path in modules().items() if not name.startswith("mha_course")}
-# Besides its docstring. The constructors of layers check each of their options by name, a line for each.
-FUNCTION, CONSTRUCTOR = 50, 75
+# Besides its docstring. A block passes each of its options on by name, a line for each. `fit` stays as it is,
+# because the hash of every stored experiment contains it: a change would require hours of training. The
+# calculator shows its `_compute` to readers as one program.
+FUNCTION = 50
+LONGER = {
+    ("mha_lib.transformer", "__init__"): 66,
+    ("mha_course.training", "fit"): 65,
+    ("mha_course.widgets.cost_calculator", "_compute"): 55,
+}
 # With docstrings.
 MODULE = 475
 MOST_ANY = 60
@@ -21,13 +28,13 @@ def lines_of(function):
     return lines - (first.end_lineno - first.lineno + 1) * (ast.get_docstring(function) is not None)
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", modules())
 def test_functions_and_modules_are_short(name):
-    source = LIBRARY[name].read_text(encoding="utf-8")
-    assert source.count("\n") <= MODULE
+    source = modules()[name].read_text(encoding="utf-8")
+    assert name not in LIBRARY or source.count("\n") <= MODULE
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
-            assert lines_of(node) <= (CONSTRUCTOR if node.name == "__init__" else FUNCTION), node.name
+            assert lines_of(node) <= LONGER.get((name, node.name), FUNCTION), node.name
 
 
 def test_few_values_in_the_library_can_be_anything():
