@@ -23,10 +23,11 @@ from PIL import Image
 from run_notebooks import main, normalise
 from set_repository import SETUP_METADATA, publish, setup_of_this_course
 from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, notebooks
+from widget_code import with_code, without_code
 
 from mha_course import plots
 from mha_course._resume import digest
-from mha_course.widgets import widget_sources
+from mha_course.widgets import Translator, widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
@@ -154,7 +155,7 @@ def widgets(notebook):
         known = model["state"].get("_anywidget_id")
         if model["model_module"] == "anywidget" and known not in widget_sources():
             yield f"{known} is not a widget of the package"
-        for key in sorted(model["state"].keys() & {"_esm", "_css"}):
+        for key in sorted(model["state"].keys() - without_code(model)["state"].keys()):
             yield f"{known} is stored with its {key}, which the package has: run `make notebooks`"
 
 
@@ -323,6 +324,30 @@ def sound():
     ]  # fmt: skip
     bundle = {"state": {"a": model, "b": layout, "unused": copy.deepcopy(layout)}}
     return normalise(new_notebook(cells=cells, metadata={"widgets": {WIDGET_STATE: bundle}}))
+
+
+def test_stored_notebooks_are_small():
+    """A clone holds every version of them, so what the package has is not stored in them too."""
+    assert sum(path.stat().st_size for path in notebooks()) <= 7_000_000
+
+
+def test_a_model_that_is_a_file_of_the_package_is_not_stored_and_comes_back():
+    found = 0
+    for path in notebooks():
+        bundle = (
+            nbformat.read(path, as_version=4).metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})
+        )
+        whole = with_code(bundle)["state"]
+        for name, stored in bundle["state"].items():
+            if stored["state"].get("_anywidget_id", "").endswith(".Translator"):
+                assert "models" not in stored["state"]
+                assert whole[name]["state"]["models"] == Translator().models
+                assert without_code(whole[name]) == stored
+                # A reader's own model is in no file.
+                own = stored | {"state": stored["state"] | {"files": {}, "models": {"3": {}}}}
+                assert without_code(own) == own
+                found += 1
+    assert found >= 2
 
 
 def test_sound_notebook_has_no_fault(sound):

@@ -143,6 +143,24 @@ def model_files() -> dict[str, str]:
     return files
 
 
+def model_in_file(name: str) -> dict[str, Any]:
+    """What a file of `model_files` contains: a model as `pack_model` returns it.
+
+    Args:
+        name: the name of the file.
+
+    Raises:
+        ValueError: there is no such file, because the trained models have changed since it was written.
+
+    Example:
+        >>> model_in_file(next(iter(model_files())))["num_layers"]
+        2
+    """
+    if name not in model_files():
+        raise refusal("name", f"be one of {', '.join(model_files())}", repr(name))
+    return _trained_packed(int(name.split("-")[1]))
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
