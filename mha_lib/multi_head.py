@@ -283,9 +283,8 @@ class MultiHeadAttention(nn.Module):
             keys, values, _ = cache._extend(keys, values, slots)
         # (b, num_heads, q_len, d) and (b, num_heads, q_len, all_keys)
         heads, weights = _attend(queries, keys, values, options)
-        output = self.out_proj(
-            heads.transpose(1, 2).flatten(2)
-        )  # (b, q_len, embed_dim)
+        heads = heads.transpose(1, 2).flatten(2)  # (b, q_len, num_heads * d)
+        output = self.out_proj(heads)  # (b, q_len, embed_dim)
         if unbatched:
             return output[0], None if weights is None else weights[0]
         return output, weights
