@@ -1,17 +1,28 @@
-"""What the code of an answer borrows: found in its text, with a digest by which equal answers are found."""
+"""What the code of an answer borrows: found in its text, with a digest by which equal answers are found.
+
+An answer is the definition of its name, what changes that, and in turn both of each name in there. In it,
+nothing may stand that does its work. A text doesn't tell where values go, so three things are named wherever
+they stand in a submission: the course's own answer, what runs a text or finds code by its name, and a module
+that is handed on instead of used by its name, since nobody sees after that what is taken from it.
+"""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import hashlib
 import inspect
 import re
+import symtable
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
+
+from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt
 
 from mha_course import built, exercises
 
@@ -23,27 +34,43 @@ _FINISHED = """scaled_dot_product_attention multi_head_attention_forward Multihe
 # Their names for it in torch's own parts, such as `torch.ops.aten._scaled_dot_product_attention_math`.
 _FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
-_BY_NAME = ("getattr", "globals", "locals", "vars", "open")
+_BY_NAME = ("getattr", "vars", "open")
 # Those of Python's own modules that load no code and find none. What is not installed may have been written
 # while the submission ran; what is installed cannot be replaced so, since Python finds it first.
 _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses datetime decimal difflib enum
-    fractions functools heapq io itertools json logging math os pathlib pprint random re shutil statistics
-    string sys tempfile textwrap time typing urllib warnings""".split()
+    fractions functools heapq io itertools json logging math numbers os pathlib platform pprint random
+    re shutil statistics string sys tempfile textwrap time traceback typing urllib warnings""".split()
+# Of these, only some parts are as usual.
+_USUAL_PARTS = {
+    "gc": "collect disable enable",
+    "inspect": "Parameter getdoc signature",
+    "operator": "add and_ eq floordiv ge gt invert le lt matmul mod mul ne neg or_ pow sub truediv",
+    "types": "MappingProxyType SimpleNamespace",
+    "IPython": "display __version__",
+}
 _LOADERS = "cffi cloudpickle dill joblib".split()
-_RUNS_TEXT = "exec eval compile __import__ get_ipython".split()
+# At the start of a name, these run a text or reach every name.
+_RUNS_TEXT = "exec eval compile globals locals __builtin__".split()
 _SOLUTION = {"mha_course.exercises.solution", "mha_course.exercises.own.solution"}
 # Their first argument may get what is among the others.
 _CHANGING = "delattr dict list object set setattr type".split()
 _MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
 # Parts of names by which code is loaded, unpickled, or found from an object that comes from it.
-_REACHING = """allow_pickle ctypes f2py hub importlib inspect operator package pickle reference runpy
-    traitlets weights_only _getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
+_REACHING = """_getframe __dict__ __globals__ __builtins__ __getattribute__ __subclasses__
     get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
-    BaseConfigurator CompilationUnit get_field ops sympify runstring _forward_from_src
-    __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
+    BaseConfigurator CompilationUnit get_field sympify runstring
+    __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals
+    ctypes f2py importlib pickle runpy traitlets""".split()
+# The same, in what is imported: elsewhere, they are the submission's own.
+_OF_MODULES = "hub inspect masked operator ops overrides package reference".split()
+_UNPICKLING = {"allow_pickle": False, "weights_only": True}  # what is harmless
+# In a text, such as the argument of something that imports what it names.
+_NAMED = re.compile(r"\bmha_course\W+(import\W+)?(built|_)|TORCH_FORCE_NO")
+_LOOKING = {*"dir hasattr help print".split()}  # at a module; they take nothing from it
 _RESULTS = "_ __ ___ Out _oh".split()  # of earlier cells
-_OPTIONS = r"(?: +-\w+(?: +\d+\b)?)*"
+_OPTIONS = r"(?: +-\w++(?: +\d++\b)?+)*+"
 _MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MANY = 50  # origins of one name
 _DEEPEST = 150  # parts of the syntax tree in one another
@@ -51,11 +78,14 @@ _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
 
 def parsed(cell: str) -> ast.Module:
-    """The statements of a cell, with `magic.run` for `%run`; none if they cannot be read."""
+    """The statements of a cell, with `magic.run(…)` for `%run`; none if they cannot be read."""
+    # IPython leaves prompts out, and its lines end where those of `str.splitlines` do.
+    lines = ipython_prompt(classic_prompt(cell.splitlines(keepends=True)))
+    cell = "".join(f"{line.splitlines()[0]}\n" for line in lines)
     plain = re.sub(rf"\A\s*%%(\w*){_OPTIONS}(.*)\n", _without_start, cell)
     timed = re.sub(rf"(?m)^([ \t]*)%(?:time|timeit|prun)\b{_OPTIONS} +", r"\1", plain)
     helped = re.sub(r"(?m)^[ \t]*\?*[\w.]+\?+[ \t]*$", "", timed)
-    for text in (plain, re.sub(_MAGIC, _without_magic, helped)):
+    for text in ("".join(lines), plain, re.sub(_MAGIC, _without_magic, helped)):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return _flat(ast.parse(text))
     return ast.Module([], [])
@@ -82,7 +112,7 @@ def _without_start(line: re.Match[str]) -> str:
 def _without_magic(line: re.Match[str]) -> str:
     plain = re.search(r"%config [\w.]+ *= *(['\"]?)\w+\1 *$", line[0])  # runs no code
     name = "matplotlib" if plain else line[3] or "shell"
-    return f"{line[1]}{line[2] or ''}magic.{name}"
+    return f"{line[1]}{line[2] or ''}magic.{name}({line[0]!r})"
 
 
 class Words:
@@ -101,6 +131,9 @@ class Words:
         self.changing: dict[str, list[tuple[str, ast.stmt]]] = {}
         self.asserted = set[str]()
         self.trees = {where: parsed(source) for where, source in sources.items()}
+        self.statements = [
+            (where, one) for where, tree in self.trees.items() for one in tree.body
+        ]
         # What IPython may run, although it is not Python.
         self.unread = {
             where
@@ -108,34 +141,65 @@ class Words:
             if not self.trees[where].body and re.sub(r"#.*", "", source).strip()
         }
         self.files = {re.split(r"/|\.py$", where)[0] for where in sources}
-        for tree in self.trees.values():
-            for node in ast.walk(tree):
-                self._import(node)
-        for where, tree in self.trees.items():
-            for statement in tree.body:
-                for name in _bound(statement):
-                    self.defined.setdefault(name, []).append((where, statement))
-                for name in _changed(statement, self.origins):
-                    self.changing.setdefault(name, []).append((where, statement))
-                if isinstance(statement, ast.Assert):
-                    self.asserted |= _parts(statement)
-        self.given, self.allowed = set[str](), set[str]()
-        if given := {f"{number}": one for number, one in enumerate(handed_out)}:
-            Words(given, ())._allow(self)
+        for where, statement in self.statements:
+            for name in _bound(statement):
+                self.defined.setdefault(name, []).append((where, statement))
+        self._find_origins()
+        imported = {*self.origins}
+        own = {name for _, one in self.statements for name in _bound_in(one)} | imported
+        self.bound = {*dir(builtins), *"__file__ __name__ In Out display".split(), *own}
+        self.looking = _LOOKING - own
+        for where, statement in self.statements:
+            for name in _changed(statement, imported):
+                self.changing.setdefault(name, []).append((where, statement))
+            if isinstance(statement, ast.Assert):
+                self.asserted |= _parts(statement)
+        self.allowed, given = set[str](), set[str]()
+        if texts := {f"{number}": one for number, one in enumerate(handed_out)}:
+            given = Words(texts, ())._allow(self)
+        # Those that were not handed out.
+        self.written = [one for one in self.statements if ast.dump(one[1]) not in given]
 
-    def _import(self, node: ast.AST) -> None:
-        for name, whole in _imported(node):
-            self.origins.setdefault(name, set()).add(whole)
-            for one in _starred(whole):
-                self.origins.setdefault(one, set()).add(whole.replace("*", one))
+    def _find_origins(self) -> None:
+        """Find what names stand for, until a definition replaces one that nothing may have read."""
+        read = set[str]()
+        for _, statement in self.statements:
+            found = [pair for node in ast.walk(statement) for pair in _imported(node)]
+            found += [pair for _, whole in found for pair in _starred(whole)]
+            for name, whole in found:
+                self.origins.setdefault(name, set()).add(whole)
+            word, others = _alias(statement)
+            if word.partition(".")[0] in self.origins:
+                for one in others:
+                    places = self.origins.setdefault(one, set())
+                    places |= self._origins(word) if len(places) < _MANY else set()
+            here = _globals(statement)
+            if not isinstance(statement, _IMPORTS):  # it may run later
+                here |= {name for name, _ in found}
+            if isinstance(statement, _DEFINES) and statement.name not in read | here:
+                self.origins.pop(statement.name, None)
+            if not self._is_check(statement):
+                read |= here
 
-    def _allow(self, other: Words) -> None:
-        """Let another submission use what this one, which was handed out, imports and uses."""
-        for tree in self.trees.values():
-            other.given |= {ast.dump(statement) for statement in tree.body}
-            used = [word for word, _ in _words(tree)] + list(self.origins)
-            for word in used:
-                other.allowed |= self._origins(word)
+    def _is_check(self, statement: ast.stmt) -> bool:
+        """Whether it only calls a checker with a name."""
+        call: Any = getattr(statement, "value", None)
+        return (
+            isinstance(call, ast.Call)
+            and _start(call.func) in exercises.__all__
+            and _start(call.func) not in self.defined
+            and all(
+                isinstance(getattr(one, "value", one), (ast.Name, ast.Constant))
+                for one in [*call.args, *call.keywords]
+            )
+        )
+
+    def _allow(self, other: Words) -> set[str]:
+        """Let another submission use what this one, which was handed out, uses; return its statements."""
+        used = [word for _, one in self.statements for word, _ in _words(one)]
+        for word in [*used, *self.origins]:
+            other.allowed |= self._origins(word)
+        return {ast.dump(statement) for _, statement in self.statements}
 
     def like(self, name: str) -> list[str]:
         """Other functions with as many parameters; in an assert, the page uses its own."""
@@ -152,8 +216,15 @@ class Words:
         """Clauses on what the answer of a call of a checker uses that it was to write."""
         own, parts = _solution(call)
         for where, code in self._answer(call):
+            names = _globals(code)
+            for name in sorted(names - self.bound) if self._knows_stars() else ():
+                yield f"its code, in {where}, uses `{name}`, which nothing in the submission defines"
             for word, line in _words(code):
-                for whole in sorted(self._origins(word)):
+                first = word.partition(".")[0]
+                is_own = first not in {*names, ""}  # a parameter, or a local variable
+                if is_own and word in (first, "self.self_attn"):
+                    continue
+                for whole in [word] if is_own else sorted(self._origins(word)):
                     last = whole.rpartition(".")[2]
                     may = whole in self.allowed or last in parts
                     # A whole module is not what was handed out: anything may be taken from it later.
@@ -161,14 +232,31 @@ class Words:
                     if _is_finished(whole, last) and not may:
                         yield f"line {line} of its code, in {where}, uses `{whole}`"
 
+    def mentioned(self, call: str) -> Iterator[str]:
+        """Clauses on where else the course's own answer is used, which may get from there into this one."""
+        own = tuple(f"mha_course.built.{name}." for name in _solution(call)[0])
+        for where, statement in self.written:
+            words = [] if self._is_check(statement) else _mentions(statement)
+            for word, line in words:
+                for whole in sorted(self._origins(word)):
+                    if f"{whole}.".startswith(own):
+                        yield f"line {line} of {where} uses `{whole}`"
+
+    def _knows_stars(self) -> bool:
+        """Whether all that stars bring is known."""
+        stars = self.origins.get("*", ())
+        return all(whole.removesuffix(".*") in sys.modules for whole in stars)
+
     def reaching(self) -> Iterator[str]:
         """Sentences on what could hide from the text where an answer comes from."""
         yield from self._too_many()
-        for where, tree in self.trees.items():
-            for statement in tree.body:
-                if ast.dump(statement) not in self.given:
-                    for word, line in self._reached(statement):
-                        yield f"Line {line} of {where} uses `{word}`."
+        for where in sorted(self.unread):
+            if where.endswith(".py"):
+                yield f"{where} was not read: it is not Python, or too deep."
+        for where, statement in self.written:
+            reached = [*self._reached(statement)] or self._named(statement)
+            for word, line in dict.fromkeys(reached):
+                yield f"Line {line} of {where} uses `{word}`."
 
     def _too_many(self) -> Iterator[str]:
         """Sentences on names that come from so many places that nobody could look at all; the others go."""
@@ -179,36 +267,79 @@ class Words:
 
     def _reached(self, statement: ast.stmt) -> Iterator[tuple[str, int]]:
         """What a statement uses that could hide something, with the lines."""
+        own = _bound_in(statement)
         for node in ast.walk(statement):
-            if isinstance(node, ast.keyword) and node.arg in _REACHING:
-                yield node.arg, node.value.lineno
-            is_read = isinstance(getattr(node, "ctx", None), ast.Load)
-            if is_read and isinstance(node, ast.Name) and node.id in _RESULTS:
-                yield node.id, node.lineno
-            if isinstance(node, ast.ImportFrom) and node.level:
-                yield f"from {'.' * node.level}{node.module or ''}", node.lineno
+            if hidden := self._hides(node, own):
+                yield hidden, getattr(node, "lineno", 0)
             for _, whole in _imported(node):
                 if self._is_far(whole, is_imported=True):
                     yield whole, getattr(node, "lineno", 0)
+        alias = _alias(statement)[0]
+        handed_on = {*_handed_on(statement, self.looking)}
         for word, line in _words(statement):
-            is_imported = word.split(".")[0] in self.origins
+            is_imported = word.partition(".")[0] in self.origins
+            is_lost = is_imported and word != alias and (word, line) in handed_on
             for whole in sorted(self._origins(word)):
-                if self._is_far(whole, is_imported=is_imported):
+                is_module = is_lost and (whole in self.files or _is_module(whole))
+                if is_module or self._is_far(whole, is_imported=is_imported):
                     yield whole, line
+
+    def _hides(self, node: Any, own: set[str]) -> str:
+        """What a part of the syntax tree could hide, without those below it; "" if nothing."""
+        said = ""
+        if isinstance(node, ast.keyword):
+            harmless = _UNPICKLING.get(node.arg or "", node)
+            is_harmless = harmless in (node, getattr(node.value, "value", None))
+            said = f"{node.arg}" * (not is_harmless)
+        elif isinstance(node, ast.Call):
+            # Options that unpickle anything may be among those of `load`: by position, or by `**`.
+            many = len(node.args) > 2 or any(one.arg is None for one in node.keywords)
+            called = self._origins(_dotted(node.func, always=True))
+            is_load = many and any(one.endswith(".load") for one in called)
+            is_all = "vars" in called and not node.args
+            said = ast.unparse(node.func) * (is_load or is_all)
+        elif isinstance(node, ast.Name):
+            said = node.id * (node.id in _RESULTS and node.id not in own)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            said = f"from {'.' * node.level}{node.module or ''}"
+        elif isinstance(node, ast.ClassDef) and (found := _imports(node)):
+            for one in ast.walk(node):
+                if isinstance(one, _DEFINES[:2]):
+                    found -= _imports(one)
+            said = f"import in class {node.name}" * bool(found)  # as its attribute
+        return said
+
+    def _named(self, statement: ast.stmt) -> Iterator[tuple[str, int]]:
+        """What texts name: the course's own answers, or a program beside it, which it may change."""
+        programs = [one for one in self.trees if one.endswith(".py")]
+        nodes: list[Any] = [*ast.walk(statement)]
+        unused = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node not in unused:
+                text = node.value if isinstance(node.value, str) else ""
+                found = _NAMED.search(text)
+                for one in [found[0]] if found else programs:
+                    if one in text:
+                        yield one, node.lineno
 
     def _is_far(self, whole: str, *, is_imported: bool) -> bool:
         """Whether a name may lead to any code."""
-        first, *others = whole.split(".")
-        runs = re.split(r"\W", first)[0] in _RUNS_TEXT or "sys.modules" in whole
+        first, *others = parts = whole.split(".")
         is_magic = first == "magic" and others[0] not in _MAGICS
-        if runs or is_magic or not {*others}.isdisjoint(_REACHING):
+        runs = first in _RUNS_TEXT or "sys.modules" in whole
+        if runs or is_magic or not {*parts}.isdisjoint(_REACHING):
             return True
-        # Nobody here knows which names a star brings from a module that is not loaded.
-        if first in _OURS and others and others[-1] == "*":
-            return whole.removesuffix(".*") not in sys.modules
-        # Python finds what is installed before the files beside the notebook.
-        if not is_imported or first in _OURS:
+        if not is_imported:
             return False
+        private = [one for one in others if one[:1] == "_" and one[-2:] != "__"]
+        if private or not {*others}.isdisjoint(_OF_MODULES):
+            return True
+        if first in _USUAL_PARTS and first not in self.files:
+            return bool(others) and others[0] not in _USUAL_PARTS[first].split()
+        # Nobody here knows which names a star brings from a module that is not loaded.
+        if first in _OURS:
+            return others[-1:] == ["*"] and whole.removesuffix(".*") not in sys.modules
+        # Python finds what is installed before the files beside the notebook.
         if first in sys.stdlib_module_names:
             return first not in _USUAL
         is_there = first in self.files or _is_installed(first)
@@ -233,21 +364,24 @@ class Words:
         left, known, seen = _first_parts(answer), set[str](), set[ast.stmt]()
         while left:
             known.add(name := left.pop())
-            places = self.defined.get(name, []) + self.changing.get(name, [])
-            for where, statement in places:
-                if statement not in seen and not self._is_solution(statement):
+            answers = [
+                one
+                for one in self.defined.get(name, [])
+                if not self._is_solution(one[1])
+            ]
+            for where, statement in answers + self.changing.get(name, []):
+                if statement not in seen:
                     yield where, statement
-                    left |= _first_parts(statement) - known
+                    left |= _globals(statement) - known
                 seen.add(statement)
 
     def _is_solution(self, statement: ast.stmt) -> bool:
         """Whether a definition is the course's own: its `solution` is no function of the submission."""
-        for mark in getattr(statement, "decorator_list", ()):
-            name = ast.unparse(mark)
-            changed = {*self.defined, *self.changing} & _first_parts(mark)
-            if self._origins(name) <= _SOLUTION and not changed:
-                return True
-        return False
+        marks: list[Any] = getattr(statement, "decorator_list", [])
+        if len(marks) != 1:
+            return False
+        changed = {*self.defined, *self.changing} & _first_parts(marks[0])
+        return self._origins(ast.unparse(marks[0])) <= _SOLUTION and not changed
 
 
 def _bare(node: Any) -> str:
@@ -269,12 +403,17 @@ def _bare(node: Any) -> str:
 
 
 def _words(tree: ast.AST) -> list[tuple[str, int]]:
-    """The names in code with their lines, dotted ones whole."""
+    """The names in code, and what imports in it bring, with their lines; dotted ones whole."""
     found, inside = list[tuple[str, int]](), set[ast.AST]()
+    node: Any
     for node in ast.walk(tree):
+        if node is not tree:
+            found += [(whole, node.lineno) for _, whole in _imported(node)]
+        called = _start(node.func) if isinstance(node, ast.Call) and node.args else ""
+        if called == "getattr" and _dotted(node.args[0]) == "self":  # the layer's own
+            inside.add(node.func)
         if isinstance(node, (ast.Name, ast.Attribute)) and node not in inside:
-            with suppress(RecursionError):
-                found.append((ast.unparse(node), node.lineno))
+            found.append((_dotted(node, always=True), node.lineno))
             start: ast.expr = node
             while isinstance(start, ast.Attribute):
                 start = start.value
@@ -282,29 +421,108 @@ def _words(tree: ast.AST) -> list[tuple[str, int]]:
     return found
 
 
+def _handed_on(tree: ast.AST, looking: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
+    """The names whose values go elsewhere: neither called, nor before a dot, nor in a call of `looking`."""
+    node: Any
+    one: Any
+    for node in ast.walk(tree):
+        function = getattr(node, "func", None)
+        if isinstance(node, ast.Attribute) or _dotted(function) in looking:
+            continue
+        for one in ast.iter_child_nodes(node):
+            is_read = isinstance(getattr(one, "ctx", None), ast.Load)
+            if is_read and one is not function and (word := _dotted(one)):
+                yield word, one.lineno
+
+
+def _mentions(statement: ast.stmt) -> Iterable[tuple[str, int]]:
+    """The names in a statement; of an assert that compares results, only those whose values go elsewhere."""
+    kinds = {type(one) for one in ast.walk(statement)}
+    compares = isinstance(statement, ast.Assert) and ast.Lambda not in kinds
+    return _handed_on(statement) if compares else _words(statement)
+
+
+def _dotted(node: Any, *, always: bool = False) -> str:
+    """The text of `a.b.c`; for what is no such name "" or, always, the dotted part at its end."""
+    parts = list[str]()
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    start = node.id if isinstance(node, ast.Name) else ""
+    return ".".join([start, *reversed(parts)]) if start or always else ""
+
+
+def _globals(tree: ast.AST) -> set[str]:
+    """The names that code reads and does not have of its own: neither parameters nor local variables."""
+    if not isinstance(tree, ast.stmt):
+        return _first_parts(tree)
+    with suppress(SyntaxError, ValueError, RecursionError):
+        tables, found = [symtable.symtable(ast.unparse(tree), "", "exec")], set[str]()
+        while tables:
+            table = tables.pop()
+            tables += table.get_children()
+            is_top = table.get_type() == "module"
+            for one in table.get_symbols():
+                if one.is_referenced() and (is_top or one.is_global()):
+                    found.add(one.get_name())
+        return found
+    return _first_parts(tree)
+
+
+def _imports(tree: ast.AST) -> set[ast.AST]:
+    return {one for one in ast.walk(tree) if isinstance(one, _IMPORTS)}
+
+
+def _alias(statement: ast.stmt) -> tuple[str, list[str]]:
+    """Of `s = t = sys`, "sys" and the others."""
+    if not isinstance(statement, ast.Assign):
+        return "", []
+    names = [one.id for one in statement.targets if isinstance(one, ast.Name)]
+    is_alias = len(names) == len(statement.targets)
+    return (_dotted(statement.value), names) if is_alias else ("", [])
+
+
+def _is_module(whole: str) -> bool:
+    """Whether a name stands for a module; nothing is loaded to find that out."""
+    first, *others = whole.split(".")
+    found: Any = sys.modules.get(first)
+    for one in others:
+        found = vars(found).get(one) if isinstance(found, ModuleType) else None
+    return isinstance(found, ModuleType) or (found is None and _is_installed(whole))
+
+
 @cache
 def _is_installed(module: str) -> bool:
-    return PathFinder.find_spec(module) is not None
+    parts, places = module.split("."), None
+    for end in range(1, len(parts) + 1):
+        found = PathFinder.find_spec(".".join(parts[:end]), places)
+        if found is None:
+            return False
+        places = list(found.submodule_search_locations or ())
+    return True
 
 
-def _starred(whole: str) -> list[str]:
-    """The names that a star imports from a module of the course, if that is loaded here."""
+def _starred(whole: str) -> Iterator[tuple[str, str]]:
+    """The names that a star imports from a module that is loaded here, with where each comes from."""
     module, _, star = whole.rpartition(".")
-    if star != "*" or module.partition(".")[0] not in _OURS:
-        return []
-    if module == "mha_course.exercises":
-        return ["solution"]
+    if star != "*":
+        return
     found = sys.modules.get(module)
     names = getattr(found, "__all__", None) or dir(found)
-    return [name for name in names if not name.startswith("_")]
+    for name in ["solution"] if module == "mha_course.exercises" else names:
+        if not name.startswith("_"):
+            yield name, f"{module}.{name}"
 
 
 def _imported(node: Any) -> Iterator[tuple[str, str]]:
     """The names that an import binds, with where each comes from, unless that is a file beside this one."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
+    if isinstance(node, _IMPORTS) and not getattr(node, "level", 0):
         module = getattr(node, "module", "")
         for one in node.names:
-            yield one.asname or one.name, f"{module}.{one.name}".strip(".")
+            whole = f"{module}.{one.name}".strip(".")
+            yield one.asname or one.name, whole
+            if isinstance(node, ast.Import) and not one.asname and "." in whole:
+                yield whole.partition(".")[0], whole.partition(".")[0]
 
 
 def _parts(tree: ast.AST) -> set[str]:
@@ -346,16 +564,22 @@ def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement defines at the top of a cell."""
     if isinstance(statement, _DEFINES):
         return {statement.name}
-    found = set[str]()
-    for one in ast.walk(statement):
-        if isinstance(one, _DEFINES):  # such as in `if`
-            found.add(one.name)
-        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-            found.add(one.id)
-        elif isinstance(one, (ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
-            name = one.rest if isinstance(one, ast.MatchMapping) else one.name
-            found |= {name} if name else set()
-    return found
+    return _bound_in(statement)
+
+
+def _bound_in(statement: ast.stmt) -> set[str]:
+    return {name for one in ast.walk(statement) for name in _bound_by(one)}
+
+
+def _bound_by(node: Any) -> set[str]:
+    """The names that a part of the syntax tree binds, without those below it."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Store) else set()
+    if isinstance(node, ast.arg):
+        return {node.arg}
+    kinds = (*_DEFINES, ast.MatchAs, ast.MatchStar, ast.ExceptHandler)
+    name = node.name if isinstance(node, kinds) else getattr(node, "rest", None)
+    return {name} if name else set()
 
 
 def _is_finished(whole: str, last: str) -> bool:

@@ -40,8 +40,9 @@ from mha_course import _judged, _walls, exercises, plots  # noqa: F401 (it makes
 from mha_course._elsewhere import Elsewhere
 from mha_course.exercises import efficiency, own
 
-# Plain data take up to fifty times their length in the judge's memory; tensors do not.
-_HEADER, _TENSORS = 4 * _walls.MEGABYTE, 256 * _walls.MEGABYTE
+# Plain data take up to fifty times their length in the judge's memory; tensors, which it keeps for each case
+# and converts, up to eight times.
+_HEADER, _TENSORS = 4 * _walls.MEGABYTE, _judged.MOST
 _GRACE = 10  # seconds after which what ignores an alarm is ended
 _FREE = 0.05  # of the machine's memory, below which nothing can go on
 TOO_LONG = "it takes too long"
@@ -106,7 +107,9 @@ class Submission:
         try:
             if self.container:
                 self.connection.send_bytes(_walls.course())
-            given = files | _fonts()
+            folders = {path.partition("/")[0] for path in files}
+            given = {name: one for name, one in _fonts().items() if name not in folders}
+            given |= files
             self.ask(_judged.start, CHECKERS, _HELPERS, given, seconds=120)
         except BaseException:
             self.__exit__()

@@ -68,14 +68,20 @@ def behind_bubblewrap(filter_file: int) -> tuple[list[str], dict[str, str]]:
 
 
 # Calls that reach through walls: locks and leases of files that others read, and what a user has little of.
-# Machine -> its number in the kernel, that of `fcntl`, and those of flock, inotify_init and its successor,
-# add_key, request_key, keyctl, io_uring_setup, bpf and ptrace.
+# Machine -> its number in the kernel, that of `fcntl`, that of `socket`, and those of flock, inotify_init and
+# its successor, add_key, request_key, keyctl, io_uring_setup, bpf, ptrace, io_setup and fanotify_init.
 _CALLS = {
-    "x86_64": (0xC000003E, 72, (73, 253, 294, 248, 249, 250, 425, 321, 101)),
-    "aarch64": (0xC00000B7, 25, (32, 26, 217, 218, 219, 425, 280, 117)),
+    "x86_64": (
+        0xC000003E,
+        72,
+        41,
+        (73, 253, 294, 248, 249, 250, 425, 321, 101, 206, 300),
+    ),
+    "aarch64": (0xC00000B7, 25, 198, (32, 26, 217, 218, 219, 425, 280, 117, 0, 262)),
 }
 _LOAD, _EQUAL, _LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_SET_LEASE = 1024
+# F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW and F_SETLEASE of `fcntl`; AF_VSOCK of `socket`.
+_COMMANDS, _FAMILIES = (6, 7, 37, 38, 1024), (40,)
 _ALLOWED, _NO_SUCH_CALL = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 
 
@@ -83,14 +89,20 @@ def refused_calls(machine: str) -> bytes:
     """The program by which the kernel refuses these calls, as if it had none; empty for other machines."""
     if machine not in _CALLS:
         return b""
-    architecture, control, calls = _CALLS[machine]
+    architecture, control, socket, calls = _CALLS[machine]
     # Numbers from here on are those of another interface to the same calls.
     tests = [(_LEAST, 0x40000000), *((_EQUAL, call) for call in calls)]
-    last = len(tests) + 7  # where it refuses; jumps count from the next place
+    partly = [(control, 24, _COMMANDS), (socket, 16, _FAMILIES)]
+    # Where it refuses; jumps count from the next place.
+    last = 4 + len(tests) + sum(3 + len(values) for _, _, values in partly)
     code = [(_LOAD, 0, 0, 4), (_EQUAL, 0, last - 2, architecture), (_LOAD, 0, 0, 0)]
     for operation, number in tests:
         code.append((operation, last - len(code) - 1, 0, number))
-    code += [(_EQUAL, 0, 2, control), (_LOAD, 0, 0, 24), (_EQUAL, 1, 0, _SET_LEASE)]
+    for call, argument, values in partly:
+        code += [(_EQUAL, 0, len(values) + 2, call), (_LOAD, 0, 0, argument)]
+        for value in values:
+            code.append((_EQUAL, last - len(code) - 1, 0, value))
+        code.append((_RETURN, 0, 0, _ALLOWED))
     code += [(_RETURN, 0, 0, _ALLOWED), (_RETURN, 0, 0, _NO_SUCH_CALL)]
     return b"".join(struct.pack("=HBBI", *one) for one in code)
 

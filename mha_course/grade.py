@@ -36,6 +36,7 @@ import stat
 import sys
 import threading
 import time
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent import futures
@@ -47,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 import mha_lib
-from mha_course import _judged, exercises
+from mha_course import _judged, built, exercises
 from mha_course._borrowed import Words, parsed
 from mha_course._judge import CHECKERS, TOO_LONG, EndedError, RaisedError, Submission
 from mha_course._messages import message
@@ -105,10 +106,11 @@ class Grade:
         whole = {"tests": tests, "output": " ".join(map(_shown, self.troubles))}
         return json.dumps({**whole, "extra_data": {"submission": str(self.path)}})
 
-    def say(self, trouble: str) -> None:
-        """Note, once, what somebody must look at; of very many, the first ones are enough."""
-        if len(self.troubles) < _SAID and trouble not in self.troubles:
-            self.troubles.append(trouble)
+    def say(self, trouble: str, *, first: bool = False) -> None:
+        """Note, once, what somebody must look at; of very many, those that come first are enough."""
+        if trouble not in self.troubles:
+            self.troubles.insert(0 if first else len(self.troubles), trouble)
+            del self.troubles[_SAID:]
 
 
 def _shown(line: str) -> str:
@@ -288,11 +290,15 @@ def _written(entries: Any) -> list[str]:
         for key, entry in entries.items()
         if key.startswith(DRAFTS)
     }
-    cells = [_IN_PAGE]
+    cells, pieces = [_IN_PAGE], [*vars(built)]
     if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError("a text is expected")
     _check_size(texts.values())
-    for name, text in texts.items():
+    # In the course's order, so that each text stands before those that use it.
+    place = {name: number for number, name in enumerate(pieces)}
+    for name, text in sorted(
+        texts.items(), key=lambda one: place.get(one[0], len(pieces))
+    ):
         cells.append(text)
         for node in ast.walk(parsed(text)):
             for one in node.names if isinstance(node, ast.ImportFrom) else ():
@@ -348,7 +354,9 @@ class _Run:
         sources = {f"code cell {n}": one for n, one in enumerate(self.cells, 1)}
         for name, content in self.files.items():
             if name.endswith(".py"):
-                sources[name] = content.decode(errors="replace")
+                sources[name] = _text(content)
+            elif name.endswith((".pyc", ".so")):
+                self.found.say(f"{name} was not read: it is compiled.")
         self.words = Words(sources, self.handed_out)
 
     def all(self, *, seconds: float, **walls: Any) -> None:
@@ -439,8 +447,11 @@ class _Run:
             else:
                 self.found.say(f"{call}: {message(__file__, 'only-here')}")
                 return "wrong", again.message.removeprefix("Not yet: ")
-            for doubt in [*submission.doubts, *self.words.borrowed(call)]:
-                self.found.say(f"{call}: {doubt}.")
+            borrowed = [*self.words.borrowed(call)]
+            if not borrowed and any(call == one for _, one in self.checks):
+                borrowed = [*self.words.mentioned(call)]
+            for doubt in reversed([*submission.doubts, *borrowed]):
+                self.found.say(f"{call}: {doubt}.", first=True)
             self.found.digests[call] = self.words.digest(call)
             return "right", verdict.message
         except (EndedError, MemoryError):
@@ -459,6 +470,15 @@ class _Run:
             why for n, why in self.failed.items() if re.search(line, self.cells[n])
         ]
         return f"its cell raises {causes[-1]}" if causes else ""
+
+
+def _text(content: bytes) -> str:
+    """The text of a program; of one in another encoding, what nobody can read as Python."""
+    with suppress(SyntaxError, UnicodeError):
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        if encoding in ("utf-8", "utf-8-sig"):
+            return content.decode(encoding)
+    return "?"
 
 
 def _call(text: str) -> Any:

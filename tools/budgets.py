@@ -33,7 +33,7 @@ AREAS = {
     ),
     "pictures": (3_800, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
     "grading": (
-        1_745,
+        1_998,
         [
             "mha_course/grade.py",
             "mha_course/_judge*.py",

@@ -17,6 +17,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import torch
 from exercise_cells import checker_of
 from test_judge import (
     ANSWER,
@@ -388,6 +389,8 @@ def test_settings_of_the_kernel_and_its_devices_cannot_be_changed_although_root_
 @pytest.mark.parametrize("call", [
     "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)", "fcntl.flock(file, fcntl.LOCK_SH)",
     "if libc.inotify_init() < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))",
+    "fcntl.lockf(file, fcntl.LOCK_SH)", "import socket\nsocket.socket(socket.AF_VSOCK)",
+    "if libc.fanotify_init(512, 0) < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))",
 ])  # fmt: skip
 def test_what_reaches_through_walls_is_refused_by_the_kernel(tmp_path, call):
     cell = "import ctypes, fcntl, os\nlibc = ctypes.CDLL(None, use_errno=True)\nfile = os.open(os.__file__, os.O_RDONLY)\n"
@@ -572,7 +575,121 @@ HIDDEN = [
     "import torch\nts = torch.jit.CompilationUnit('def f(x: Tensor): return x')",
     "from joblib import load\nf = load('a.txt')",
     "try:\n    1 / 0\nexcept Exception as error:\n    f = error.__traceback__.tb_frame.f_back",
+    "import sys\ns = sys\nf = s.modules['mha_course' + '.built'].split_heads",
+    "import sys\nmatch sys:\n    case object(modules=found):\n        pass",
+    "__builtins__.exec('f = 1')",
+    "__builtin__.eval('f = 1')",
+    "import numpy as np\nf = np.load('a.npy', None, True).item()",
+    "import torch\nf = torch.load('a.pt', **{'weights_' + 'only': False})",
+    "import torch\nf = torch._C._jit_get_operation('aten::softmax')",
+    "import torch.overrides",
+    "from torch import masked\nf = masked.softmax",
+    "import mha_course._judged as j",
+    "import dataclasses\nf = dataclasses._create_fn('f', [], ['return 1'])",
+    "import pytest\nf = pytest.importorskip('mha_course.built').split_heads",
+    "import sys\ns: object = sys",
+    "import sys\n(s,) = [sys]",
+    "import sys\ndef g(s):\n    return s.modules\ng(sys)",
+    "import os\nf = [os.sys]",
+    "import torch\ndef f(q):\n    t = torch\n    return t.ops.aten._softmax(q)",
+    "class A:\n    if True:\n        import torch as t\nf = A.t.ops",
+    "f = globals()['torch'].ops",
+    "f = vars()['torch'].ops",
+    "from mha_course import built\ndef print(x):\n    return x.split_heads\nf = print(built)",
 ]
+ORDINARY = [
+    "import torch\nx = torch.load('x.pt', weights_only=True)",
+    "import gc, platform\ngc.collect()\nplatform.system()",
+    "def f(x):\n    b, _ = x.shape\n    return _",
+    "class A:\n    def __init__(self):\n        self.ops = 0\n    def f(self):\n        return self.ops",
+    "import operator, traceback\noperator.mul(2, 3)\ntraceback.print_exc()",
+    "import inspect\nprint(inspect.signature(print))",
+    "from types import SimpleNamespace\nfrom numbers import Number",
+    "import time, torch\nfrom time import time\nbegin = time()\nprint(torch, hasattr(torch, 'compile'))",
+    "import torch.nn.functional as F\nG = H = F\nH.softmax(x, -1)",
+    "class A:\n    def f(self):\n        import math\n        return math.pi, vars(self)",
+]
+
+
+@pytest.mark.parametrize("code", ORDINARY)
+def test_what_honest_code_often_uses_is_not_named(code):
+    assert list(Words({"code cell 1": code}, []).reaching()) == []
+
+
+# What stands before an honest answer, and costs it nothing.
+BEFORE = [
+    "from mha_course.built import *",
+    "from mha_course.built import split_heads",
+    "from torch import nn\nmha = nn.MultiheadAttention(4, 2)\nx, y = mha(1, 1, 1)",
+]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_definition_replaces_an_import_and_its_parameters_are_its_own(before):
+    words = Words({"code cell 1": before, "code cell 2": "import torch\n" + ANSWER}, [])
+    assert [*words.borrowed(SPLIT), *words.mentioned(SPLIT), *words.reaching()] == []
+
+
+def test_the_courses_own_answer_is_named_wherever_it_is_used():
+    install = OWN + "class A: pass\ndef install(t):\n    t.f = built.split_heads\ninstall(A)"
+    words = Words({"code cell 1": install, "code cell 2": SPLIT_BY.format("A.f")}, [])
+    assert "line 4 of code cell 1 uses `mha_course.built.split_heads`" in [*words.mentioned(SPLIT)]
+    words = Words({"code cell 1": OWN + f"assert built.split_heads(x, 2) is not None\n{ANSWER}"}, [])
+    assert list(words.mentioned(SPLIT)) == []
+    for tried in ("install(A, built.split_heads)", "install(A, lambda *a: built.split_heads(*a))"):
+        words = Words({"code cell 1": OWN + f"assert {tried}", "code cell 2": SPLIT_BY.format("A.f")}, [])
+        assert list(words.mentioned(SPLIT)), tried
+    words = Words({"code cell 1": SPLIT_BY.format("k")}, [])
+    assert list(words.borrowed(SPLIT)) == [
+        "its code, in code cell 1, uses `k`, which nothing in the submission defines"
+    ]
+
+
+# Each is the body of an attention, with `torch` and `F`; a name of its own hides no module.
+INSIDE = [
+    "f = F\nreturn f.scaled_dot_product_attention(q, k, v)",
+    "import torch.nn.functional as G\nreturn G.scaled_dot_product_attention(q, k, v)",
+    "from torch.nn.functional import scaled_dot_product_attention as s\nreturn s(q, k, v)",
+    "from mha_lib.attention import dot_product_attention as a\nreturn a(q, k, v)",
+    "class A:\n    from torch.nn.functional import scaled_dot_product_attention as s\nreturn A.s(q, k, v)",
+    "return (lambda f: f.scaled_dot_product_attention(q, k, v))(F)",
+    "for f in (F,):\n    return f.scaled_dot_product_attention(q, k, v)",
+    "self = F\nreturn getattr(self, 'scaled_dot' + '_product_attention')(q, k, v)",
+    "return (lambda f: f(F, 'scaled_dot' + '_product_attention'))(getattr)(q, k, v)",
+]
+
+
+@pytest.mark.parametrize("body", INSIDE)
+def test_a_name_inside_an_answer_hides_nothing(body):
+    cell = "import torch\nimport torch.nn.functional as F\ndef my_attention(q, k, v, mask=None):\n"
+    words = Words({"code cell 1": cell + re.sub("(?m)^", "    ", body)}, [])
+    assert [*words.borrowed("check_attention(my_attention)"), *words.reaching()]
+
+
+@pytest.mark.parametrize("later", [
+    "def boot():\n    global s\n    from mha_course.built import split_heads as s\ndef s(*_):\n    ...\nboot()",
+    "from mha_course.built import split_heads as s\nold = [s]\ndef s(*a):\n    return old[0](*a)",
+    "from mha_course.built import split_heads as s\nif False:\n    def s(*_):\n        ...",
+    "def s(*_):\n    ...\nfrom mha_course.built import split_heads as s",
+])  # fmt: skip
+def test_a_definition_that_may_not_be_the_last_replaces_no_import(later):
+    words = Words({"code cell 1": later, "code cell 2": SPLIT_BY.format("s")}, [])
+    assert any("`mha_course.built.split_heads`" in said for said in words.borrowed(SPLIT))
+
+
+def test_what_the_page_marks_as_its_solution_hides_nothing():
+    keep = (
+        OWN
+        + "from mha_course.exercises import solution\nfs = []\n@solution\n@fs.append\ndef split_heads(x, n):\n"
+    )
+    words = Words(
+        {"code cell 1": keep + "    return built.split_heads(x, n)", "code cell 2": SPLIT_BY.format("fs[0]")},
+        [],
+    )
+    assert list(words.borrowed(SPLIT))
+    install = keep.replace("@fs.append\n", "") + "    fs.append(built.split_heads)"
+    words = Words({"code cell 1": install, "code cell 2": SPLIT_BY.format("fs[0]")}, [])
+    assert list(words.borrowed(SPLIT))
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
@@ -583,7 +700,8 @@ def test_what_hides_where_an_answer_comes_from_is_named(hidden):
 
 
 def test_a_cell_that_is_not_python_cannot_hide_what_it_imports(tmp_path):
-    for start in ("\n\n%%capture\n", "%matplotlib inline\n", "%time 1\n"):
+    ends = ("%matplotlib inline\r", "%matplotlib inline\u2028", "!true\x0c", "In [1]: ")
+    for start in ("\n\n%%capture\n", "%matplotlib inline\n", "%time 1\n", *ends):
         words = Words({"code cell 1": f"{start}from mha_course.built import split_heads as f"}, [])
         assert words.origins["f"] == {"mha_course.built.split_heads"}
     assert Words({"code cell 1": "run a.txt", "code cell 2": "# nothing"}, []).unread == {"code cell 1"}
@@ -599,8 +717,68 @@ def test_the_text_of_a_submission_costs_the_grader_little(tmp_path):
     run = grade._Run(grade.Grade(Path("a.ipynb")), ["x = 1\n" + "\n" * 100_000 + "1 / 0"], [], {}, [], 1.0)
     run.failed[0] = "ZeroDivisionError"
     assert run._cause("split_heads") == ""
+    Words({"code cell 1": "%%timeit" + " -a 1" * 30_000}, [])
+    deep = "return " + "[" * 40 + "1, " * 20_000 + "[1]" + "]" * 40 + "[0].a" * 40
+    assert list(Words({"code cell 1": f"def split_heads(x, n):\n    {deep}"}, []).borrowed(SPLIT)) == []
     Words({"code cell 1": "!ls\n" * 400 + "y = 1\n" * 4000, "code cell 2": "x" + ".a" * 5000}, [])
     assert time.monotonic() - begin < 60
+
+
+def test_files_that_hide_their_text_are_named():
+    files = {
+        "b.pyc": b"",
+        "c.abi3.so": b"",
+        "d.py": b"# coding: unicode_escape\nx = 1",
+        "e.py": b"\xef\xbb\xbfx = 1",
+    }
+    run = grade._Run(grade.Grade(Path("a.ipynb")), [ANSWER], [], files, [], 1.0)
+    assert run.found.troubles == [f"{name} was not read: it is compiled." for name in ("b.pyc", "c.abi3.so")]
+    assert list(run.words.reaching()) == ["d.py was not read: it is not Python, or too deep."]
+
+
+def test_many_sentences_push_out_none_that_matters():
+    found = grade.Grade(Path("a.ipynb"))
+    for number in range(1000):
+        found.say(f"{number}")
+    found.say("line 1 of its code uses `built`", first=True)
+    assert found.troubles[:2] == ["line 1 of its code uses `built`", "0"] and len(found.troubles) == 100
+
+
+def test_an_export_stands_in_the_courses_order():
+    texts = {
+        "my_attention": "def my_attention(): my_masked_softmax()",
+        "my_masked_softmax": "def my_masked_softmax(): ...",
+        "other": "1",
+    }
+    cells = grade._written({f"write-here/{name}": {"draft": text} for name, text in texts.items()})
+    assert cells[1:] == [texts["my_masked_softmax"], texts["my_attention"], "1"]
+
+
+def test_results_over_16_mb_cost_only_their_own_mark(tmp_path):
+    with pytest.raises(ValueError, match="its results are over 16 MB long"):
+        _judged._packed("value", torch.zeros(2**22))
+    merge = "check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(2))"
+    large = "import torch\nsplit_heads = lambda x, num_heads: torch.zeros(2**22)"
+    found = grade.grade(write(tmp_path / "a.ipynb", STUB, large, SPLIT, merge))
+    assert found.results[merge][0] == "right" and found.results[SPLIT][0] != "right"
+    assert "its results are over 16 MB long" in found.results[SPLIT][1]
+    unlimited = "import mha_course._judged as j\nj.MOST = 2**40"
+    found = grade.grade(write(tmp_path / "b.ipynb", STUB, large, unlimited, SPLIT, merge))
+    assert found.results[SPLIT][0] != "right" and found.troubles
+
+
+TIMERS = """import ctypes
+libc, made = ctypes.CDLL(None), 0
+event, timer = (ctypes.c_char * 64)(*bytes(12), 1), ctypes.c_int()
+while made < 2000 and libc.syscall(222, 1, event, ctypes.byref(timer)) == 0:
+    made += 1
+assert made <= 1000, made"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="by its number there")
+def test_a_submission_gets_few_timers():
+    with Submission({}, isolate=False, end=time.monotonic() + 100) as submission:
+        assert submission.ask(_judged.run_cell, TIMERS)["error"] == ""
 
 
 def test_a_star_brings_what_a_module_of_the_library_has():
