@@ -137,7 +137,8 @@ def test_one_that_cannot_be_graded_does_not_stop_the_others(tmp_path, capsys):
     assert unread == "text list old bytes absent broken.py deep".split()
     assert said[1] == said[2] == "It cannot be read: it is not a notebook."
     assert said[5] == "It calls no checker, so there is nothing to grade."
-    assert said[6] == "It ended with status 3: code cell 4 was running."
+    ended = "It ended with status 3: code cell 4 was running."
+    assert said[6] == f"Line 2 of code cell 4 uses `os._exit`. {ended}"
     assert said[8] == ""
     tests = graded[8]["tests"]
     assert tests == [
