@@ -19,7 +19,7 @@ from attention_check._command import FORMAT
 from attention_check._contract import Contract
 from attention_check._formula import Layer
 from attention_check._layers import projections_of
-from attention_check._texts import FORMS
+from attention_check._texts import ITEMS
 from mha_course._exercise import CourseExercise
 from mha_course._sizes import Texts
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
@@ -72,7 +72,7 @@ def test_every_section_of_the_text_is_used():
     assert "although their scale is another one" in divided.findings["scores"].message
     assert texts.unused == set()
     checked = Texts("attention_check._aspects")  # which also checks the form of each item
-    for name, kind in itertools.product([*checked.unused], FORMS):
+    for name, kind in itertools.product([*checked.unused], ITEMS):
         assert [*checked._items(name, kind)] or kind == "cases"
 
 
