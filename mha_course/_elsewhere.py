@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import Exercise
 
 # In the process of the answer: what the judge can name by a number.
 _KEPT: list[Any] = []
@@ -47,7 +47,7 @@ class Elsewhere:
         """Let a method of an exercise use the answer there, without anything that judges it."""
         empty = _empty(exercise.reference)
         nothing: Any = {"wrong": (), "accept": (), "properties": (), "gradients": False}
-        if isinstance(exercise, CourseExercise):
+        if isinstance(exercise, Exercise):
             nothing["further"] = {}
         bare = replace(exercise, reference=empty, cases={"": empty}, **nothing)
         return self.do(how, bare, self, *given)

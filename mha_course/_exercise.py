@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from attention_check._judging import SEED, Arguments, Exercise, Property
+from attention_check import _judging
+from attention_check._judging import SEED, Arguments, Property
 from attention_check._results import (
     IN_PLACE,
     Answer,
@@ -45,7 +46,7 @@ LASTS = (
 
 
 @dataclass(frozen=True)
-class CourseExercise(Exercise):
+class Exercise(_judging.Exercise):
     """An exercise that also watches torch's settings, and tries further cases last.
 
     Args:
@@ -86,7 +87,7 @@ class CourseExercise(Exercise):
                 found.append(f"{wrong.name!r} gets the verdict {message!r}")
         return found
 
-    def beyond(self) -> CourseExercise:
+    def beyond(self) -> Exercise:
         """The same exercise, whose cases are the further ones."""
         return replace(self, cases=self.further, further={})
 

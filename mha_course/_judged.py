@@ -30,7 +30,7 @@ from torch import nn
 from attention_check._judging import randn
 from attention_check._results import COURSES, Outcome, Verdict, Wrong
 from mha_course._elsewhere import keep
-from mha_course._exercise import CourseExercise, rows_sum_to_one
+from mha_course._exercise import Exercise, rows_sum_to_one
 
 _GIGABYTE = 2**30
 # Of files that have no name, such as those of `memfd_create`, each may take FSIZE of memory.
@@ -169,7 +169,7 @@ def start(
     JUDGE.given["solution"] = helpers["own.solution"]
     engine = randn, rows_sum_to_one, Verdict, Wrong
     vars(exercises).update(JUDGE.given, **{one.__name__: one for one in engine})
-    exercises.Exercise = CourseExercise
+    exercises.Exercise = Exercise
     for name, content in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(content)

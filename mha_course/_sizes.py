@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attention_check import _texts
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import Exercise
 
 # The form of each kind of item in words.
 _IN_WORDS = {
@@ -30,7 +30,7 @@ _MOST = 1_000  # numbers in all arguments; with more, a page would take too long
 class Texts(_texts.Texts):
     """The Markdown file beside a module of exercises; what it makes is tried with other sizes too."""
 
-    kind = CourseExercise
+    kind = Exercise
 
     def _items(self, name: str, kind: str) -> Iterator[tuple[Any, re.Match[str]]]:
         """See `attention_check._texts.Texts`; what is not in its form is said with file and line."""
@@ -63,14 +63,14 @@ class Texts(_texts.Texts):
 
     def __call__(
         self, name: str, *, other_sizes: Sequence[int] = (), **options: Any
-    ) -> CourseExercise:
+    ) -> Exercise:
         """See `attention_check._texts.Texts`; an answer must also be right for these other sizes.
 
         Only for arguments of which each size may differ alone: not for columns that make pairs, or a number
         of heads that divides a width. 1 is left out where it leaves nothing to compute.
         """
         exercise = super().__call__(name, **options)
-        assert isinstance(exercise, CourseExercise)
+        assert isinstance(exercise, Exercise)
         if len({one.name for one in exercise.wrong}) < 2:
             few = f"`{name}` names fewer than two mistakes"
             raise self._error(self._sections[name][0], few)

@@ -7,8 +7,7 @@ checker.
 
 from attention_check._judging import randn
 from attention_check._results import Verdict, Wrong
-from mha_course._exercise import CourseExercise as Exercise
-from mha_course._exercise import rows_sum_to_one
+from mha_course._exercise import Exercise, rows_sum_to_one
 from mha_course.exercises.bugs import (
     check_escape,
     check_name_the_scale,

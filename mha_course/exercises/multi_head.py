@@ -27,7 +27,7 @@ from attention_check._results import (
 )
 from mha_course._classes import is_local, part_of, wrong_bias
 from mha_course._elsewhere import Elsewhere, keep, kept
-from mha_course._exercise import CourseExercise, rows_sum_to_one
+from mha_course._exercise import Exercise, rows_sum_to_one
 from mha_course._pieces import layer_fault
 from mha_course._sizes import Texts
 from mha_lib import _checks
@@ -557,7 +557,7 @@ def _exercise(
     own_widths: bool = True,
     weights: bool = True,
     gradients: bool = True,
-) -> CourseExercise:
+) -> Exercise:
     """The exercise for the layers that `make` makes, one of each size."""
     made = _layers_of_each_size(make, adapter, call, own_widths)
     causal = made[_THREE].takes_causal()
@@ -585,7 +585,7 @@ def _exercise(
         alone = not weights and isinstance(returned, (tuple, list))
         return returned[0] if alone and returned else returned
 
-    return CourseExercise(
+    return Exercise(
         reference=multi_head,
         cases=cases,
         further={label: partial(one.make, made) for label, one in _FURTHER.items()},

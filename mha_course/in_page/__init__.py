@@ -24,12 +24,11 @@ import torch as true_torch  # the stand-in, once imported, is `torch` in this pa
 from torch import Tensor
 
 from attention_check import _judging, _results
-from attention_check._judging import Exercise
 from attention_check._results import Outcome, UnfinishedError, Verdict, Wrong
 from attention_check._texts import _source
 from mha_course import built, exercises
 from mha_course._classes import part_of, wrong_bias
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import Exercise
 from mha_course._pieces import layer_fault
 from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
@@ -85,13 +84,13 @@ def english_dates() -> str:
     return f"PARTS = TRAIN, HELD_OUT = {parts!r}\n"
 
 
-def exercise_of(check: str) -> CourseExercise:
+def exercise_of(check: str) -> Exercise:
     """The exercise behind a cell that checks an answer, such as `check_rotary(turn, interleaved=False)`."""
     if "check_multi_head(" in check:
         return _multi_head()
-    asked: list[CourseExercise] = []
+    asked: list[Exercise] = []
 
-    def note(exercise: CourseExercise, _: object) -> Verdict:
+    def note(exercise: Exercise, _: object) -> Verdict:
         asked.append(exercise)
         return Verdict(True, "Right.")
 
@@ -106,9 +105,9 @@ def exercise_of(check: str) -> CourseExercise:
     return asked[0]
 
 
-def _multi_head() -> CourseExercise:
+def _multi_head() -> Exercise:
     """The cases of `check_multi_head`, with fixed numbers instead of a layer's own."""
-    return CourseExercise(
+    return Exercise(
         reference=_as_layer(multi_head.multi_head),
         cases={label: partial(_layer_and_inputs, case) for label, case in multi_head._CASES.items()},
         further={label: partial(_layer_and_inputs, case) for label, case in multi_head._FURTHER.items()},
@@ -176,7 +175,7 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
     return layer(query, key, value) if mask is None else layer(query, key, value, mask)
 
 
-def stored(exercise: CourseExercise) -> dict[str, Any]:
+def stored(exercise: Exercise) -> dict[str, Any]:
     """An exercise as JSON: cases, results, mistakes, and the code that uses an answer.
 
     Raises:
@@ -230,7 +229,7 @@ def stored(exercise: CourseExercise) -> dict[str, Any]:
     }
 
 
-def _code_of(exercise: CourseExercise) -> str:
+def _code_of(exercise: Exercise) -> str:
     """The code that calls an answer, and that looks at what it returns."""
     code: dict[str, str] = {}
     run = _expression(exercise.run, code) if exercise.run else "None"
@@ -240,7 +239,7 @@ def _code_of(exercise: CourseExercise) -> str:
     return "\n\n".join([*code.values(), *named])
 
 
-def _further_cases(exercise: CourseExercise, beyond: CourseExercise) -> dict[str, Any]:
+def _further_cases(exercise: Exercise, beyond: Exercise) -> dict[str, Any]:
     """The arguments of further cases, of those for which the reference has a result."""
     further = {}
     for case in exercise.further:

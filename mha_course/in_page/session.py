@@ -36,7 +36,7 @@ except ModuleNotFoundError:
     from mha_course.in_page import above
 
 from mha_course import _classes, _exercise, _pieces, built
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import Exercise
 from mha_course._whose import used_by
 
 YOURS = "your "  # begins the names of files that hold what the reader has written
@@ -66,7 +66,7 @@ class Stored:
 _printed = {}
 
 
-class StoredExercise(CourseExercise):
+class StoredExercise(Exercise):
     """An exercise whose right and wrong answers were tried with torch when the book was built."""
 
     def _try(self, answer, case, *, seed=0):

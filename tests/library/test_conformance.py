@@ -20,7 +20,7 @@ from attention_check._contract import Contract
 from attention_check._formula import Layer
 from attention_check._layers import projections_of
 from attention_check._texts import ITEMS
-from mha_course._exercise import CourseExercise
+from mha_course._exercise import Exercise
 from mha_course._sizes import Texts
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
 
@@ -41,7 +41,7 @@ def said(report, *kinds):
 
 def audited(exercise):
     """What is wrong with an exercise of the judge, as the course asks it of its own."""
-    return CourseExercise(**vars(exercise)).audit()
+    return Exercise(**vars(exercise)).audit()
 
 
 @pytest.mark.parametrize("aspect", ASPECTS)

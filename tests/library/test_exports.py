@@ -31,6 +31,7 @@ def modules_of(package):
 
 LIBRARY = modules_of(mha_lib)
 ENGINE = [f"attention_check._{name}" for name in "check command contract judging results".split()]
+ENGINE += ["mha_course._exercise"]
 # test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
