@@ -5,8 +5,9 @@
 A minute is 180 words of prose or one visible cell; a question takes 3/4, a widget 2 1/2, and a figure or a
 displayed equation 1/2. A piece that the reader writes takes 8 with its check, 12 for a large class; an
 exercise takes the minutes in its title, and a widget that is worked by hand with a pencil 8. Folded parts do
-not count: set-up, solutions, hints. The heads of pages and the list on the landing page state these minutes;
---write updates them, and a test compares.
+not count: set-up, solutions, hints. The heads of pages state these minutes. The list on the landing
+page and the plans for teachers state those of the path and of the exercises. --write updates all of them, and a
+test compares.
 """
 
 import json
@@ -30,7 +31,7 @@ HEAD = re.compile(
     r"\*\*Time\*\*: \d+ minutes(?:, \d+ of them writing code)?"
     r"(?:; \d+ more for all exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
-ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
+ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+(?: \+ \d+)? \|$", re.MULTILINE)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
 # An exercise, with the minutes in its title, and what begins another section.
 EXERCISE = re.compile(r"#+ .*★.*\b(\d+) minutes")
@@ -117,11 +118,13 @@ def with_minutes(path, source):
     """Return the text of a page with up-to-date minutes in its head and in a list of pages."""
     source = HEAD.sub(lambda _: said(path), source)
 
-    def row(match):
-        page = ROOT / "chapters" / match[2]
-        return f"{match[1]}{round(minutes(page)['path'])} |"
+    return ROW.sub(lambda row: f"{row[1]}{in_a_list(ROOT / 'chapters' / row[2])} |", source)
 
-    return ROW.sub(row, source)
+
+def in_a_list(path):
+    """Return the minutes of a page in a list of pages, such as "50 + 20": its path and all its exercises."""
+    way, exercises, _ = (round(n) for n in minutes(path).values())
+    return f"{way} + {exercises}" if exercises else str(way)
 
 
 def main(arguments=None):

@@ -110,6 +110,16 @@ def test_an_exercise_takes_the_minutes_in_its_title(tmp_path):
     found = minutes.minutes(tmp_path / "page")
     # The cell below the first heading belongs to no exercise yet, and "Quiz" is on the path again.
     assert found == pytest.approx({"exercises": 1 + 10 + 5 + 1 / 180, "path": 1 + 1 / 180, "deeper": 0})
+    assert minutes.in_a_list(tmp_path / "page") == "1 + 16"
+    (tmp_path / "page").write_text(json.dumps({"cells": [code]}), encoding="utf-8")
+    assert minutes.in_a_list(tmp_path / "page") == "1"
+
+
+def test_a_list_of_pages_gets_the_minutes_of_the_path_and_of_the_exercises():
+    page = minutes.pages()[2]
+    for old in ("7", "7 + 8"):
+        row = minutes.with_minutes(page, f"| [Pooling](chapters/{page.name}) | why? | {old} |")
+        assert row == f"| [Pooling](chapters/{page.name}) | why? | {minutes.in_a_list(page)} |"
 
 
 def names(tree):
