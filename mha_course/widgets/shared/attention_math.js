@@ -64,7 +64,8 @@ export function zeroMatrix(rows, columns) {
 }
 
 /**
- * (len, embed_dim) -> num_heads matrices (len, head_dim): head i owns head_dim columns from i * head_dim on.
+ * (len, embed_dim) -> num_heads matrices (len, head_dim): head i owns head_dim columns from i * head_dim on. The matrices
+ * share the numbers of `x`, because copies would take most of the time of a model that writes.
  * @param {Matrix} x @param {number} numHeads @returns {Matrix[]}
  */
 export function splitHeads(x, numHeads) {
@@ -74,13 +75,16 @@ export function splitHeads(x, numHeads) {
   }
   const headDim = embedDim / numHeads;
   return Array.from({ length: numHeads }, (_, head) =>
-    x.map((row) => row.slice(head * headDim, (head + 1) * headDim)),
+    x.map((row) => row.subarray(head * headDim, (head + 1) * headDim)),
   );
 }
 
 /** Undoes `splitHeads` by putting the heads side by side. @param {Matrix[]} heads @returns {Matrix} */
 export function mergeHeads(heads) {
-  return heads[0].map((_, row) => Float64Array.from(heads.flatMap((head) => Array.from(head[row]))));
+  const headDim = heads[0][0].length;
+  const merged = zeroMatrix(heads[0].length, heads.length * headDim);
+  heads.forEach((head, index) => head.forEach((row, y) => merged[y].set(row, index * headDim)));
+  return merged;
 }
 
 /** (q_len, d), (k_len, d) -> (q_len, k_len) @param {Matrix} query @param {Matrix} key @returns {Matrix} */

@@ -70,7 +70,14 @@ export function unpackParameters({ shapes, int8, float32 }, keepsBytes) {
  * @param {StoredModel} stored @param {boolean} [keepsBytes]
  */
 export function unpackParts(stored, keepsBytes = false) {
-  const parameters = unpackParameters(stored, keepsBytes);
+  return partsOf(unpackParameters(stored, keepsBytes), stored.num_layers);
+}
+
+/**
+ * Functions that build the parts of a model from its parameters.
+ * @param {Object<string, Weight>} parameters @param {number} numLayers
+ */
+export function partsOf(parameters, numLayers) {
   const vector = (/** @type {string} */ name) => /** @type {Float64Array | undefined} */ (parameters[name]?.data);
   const linear = (/** @type {string} */ name) => ({
     weight: parameters[`${name}.weight`],
@@ -89,7 +96,7 @@ export function unpackParts(stored, keepsBytes = false) {
   });
   /** @type {(name: string, hasMemory?: boolean) => Stack} */
   const stack = (name, hasMemory = false) => ({
-    blocks: Array.from({ length: stored.num_layers }, (_, layer) => {
+    blocks: Array.from({ length: numLayers }, (_, layer) => {
       const block = `${name}.blocks.${layer}`;
       return {
         self: attention(`${block}.self_attention`),
@@ -113,7 +120,10 @@ export function applyLinear(x, { weight: { data, rows, columns, scales }, bias }
     let out = 0;
     // With four outputs at a time, each row is read only once, and the sums do not wait for each other.
     for (; out + 3 < rows; out += 4) {
-      let [a, b, c, d] = bias ? [bias[out], bias[out + 1], bias[out + 2], bias[out + 3]] : [0, 0, 0, 0];
+      let a = bias ? bias[out] : 0;
+      let b = bias ? bias[out + 1] : 0;
+      let c = bias ? bias[out + 2] : 0;
+      let d = bias ? bias[out + 3] : 0;
       const first = out * columns;
       const [second, third, fourth] = [first + columns, first + 2 * columns, first + 3 * columns];
       for (let i = 0; i < columns; i++) {

@@ -2,12 +2,20 @@
 //
 // The functions in `TEXTS` run in a web worker too, and use no constant of this file: see `learning_math.js`.
 
-import { maskedSoftmax, zeroMatrix } from "../shared/attention_math.js";
+import {
+  attentionPooling, causalMask, dotProductScore, maskedSoftmax, mergeHeads, scaledDotProductScore, splitHeads, weightedSum,
+  zeroMatrix,
+} from "../shared/attention_math.js";
 import {
   attend, attendBackward, drawnLinear, drawParameters, embedded, LEARNING, learningRun, linearLayers, twoLayers,
 } from "../shared/learning_math.js";
 import { randomNumbers } from "../shared/random_math.js";
-import { drawToken, nextChances, numberAt } from "../writer/writer_math.js";
+import {
+  addAttention, addFeedForward, addInPlace, applyLinear, applyNorm, partsOf, remember, scaleColumns,
+} from "../shared/transformer_math.js";
+import {
+  drawToken, forget, nextChances, numberAt, readOn, readText, startReading, writerFrom,
+} from "../writer/writer_math.js";
 
 /** @typedef {import("../shared/learning_math.js").Parameters} Parameters */
 
@@ -141,16 +149,30 @@ function gptPass(parameters, tokens, sizes) {
 }
 
 /**
- * The tokens that the model writes: first that of the text, then tokens drawn as in the widget `Writer`.
- * @param {Parameters} parameters @param {number} first @param {number} count @param {TextPlan} plan
+ * The model as the widget `Writer` has it, which remembers keys and values and needs no backward pass.
+ * @param {Parameters} parameters @param {number} vocabSize @param {TextPlan} plan
  */
-function writeText(parameters, first, count, plan) {
+function asWriter(parameters, vocabSize, plan) {
+  const named = gptParameters(plan, vocabSize).map(({ name, shape: [rows, columns = 1] }) => {
+    const inWriter = name.replace(/^(?=blocks|norm)/, "encoder.");
+    return [inWriter, { data: parameters[name], rows, columns }];
+  });
+  return writerFrom(partsOf(Object.fromEntries(named), plan.numLayers), plan.numHeads, plan.numLayers);
+}
+
+/**
+ * The tokens that the model writes: first that of the text, then tokens drawn as in the widget `Writer`.
+ * @param {Parameters} parameters @param {number} vocabSize @param {number} first @param {number} count @param {TextPlan} plan
+ */
+function writeText(parameters, vocabSize, first, count, plan) {
+  const model = asWriter(parameters, vocabSize, plan);
+  const gates = model.encoder.blocks.map(() => new Array(plan.numHeads).fill(1));
+  /** @type {ReturnType<typeof readText> | null} */
+  let reading = null;
   const tokens = [first];
   while (tokens.length < count) {
-    const seen = Int32Array.from(tokens.slice(-plan.length));
-    const { logits } = gptPass(parameters, seen, { ...plan, length: seen.length });
-    const vocabSize = logits.length / seen.length;
-    const chances = nextChances(logits.slice(-vocabSize), plan.temperature, vocabSize);
+    reading = readText(model, gates, tokens, reading);
+    const chances = nextChances(reading.logits[reading.logits.length - 1], plan.temperature, vocabSize);
     tokens.push(drawToken(chances, numberAt(plan.seed, tokens.length)));
   }
   return tokens;
@@ -173,7 +195,7 @@ function textRun(plan) {
   };
   const measure = (/** @type {number} */ step) => {
     if (step % plan.every !== 0 && step !== steps) return {};
-    return { sample: writeText(parameters, tokens[0], step === 0 ? length : plan.written, plan) };
+    return { sample: writeText(parameters, alphabet.length, tokens[0], step === 0 ? length : plan.written, plan) };
   };
   return learningRun(parameters, { ...plan, vocabSize: alphabet.length }, nextBatch, (seen) => gptPass(parameters, seen, plan), measure);
 }
@@ -183,7 +205,9 @@ export const TEXTS = {
   atOnce: 5,
   startRun: textRun,
   parts: [
-    ...LEARNING, zeroMatrix, maskedSoftmax, randomNumbers, numberAt, nextChances, drawToken, charactersOf, gptParameters,
-    layerNorm, gptPass, writeText, textRun,
+    ...LEARNING, zeroMatrix, splitHeads, mergeHeads, dotProductScore, scaledDotProductScore, causalMask, maskedSoftmax,
+    weightedSum, attentionPooling, partsOf, scaleColumns, applyLinear, applyNorm, addInPlace, addAttention, addFeedForward,
+    remember, writerFrom, startReading, forget, readOn, readText, randomNumbers, numberAt, nextChances, drawToken, charactersOf,
+    gptParameters, layerNorm, gptPass, asWriter, writeText, textRun,
   ],
 };

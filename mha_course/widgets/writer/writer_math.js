@@ -1,5 +1,5 @@
 // A small GPT in the page: it reads a text character by character, remembers keys and values, and gives the probabilities
-// of the next one. Pure functions, no DOM.
+// of the next one. Pure functions, no DOM. A worker that trains a GPT uses them too, so they use no constant of this file.
 
 import { causalMask, maskedSoftmax, zeroMatrix } from "../shared/attention_math.js";
 import { randomNumbers } from "../shared/random_math.js";
@@ -19,12 +19,16 @@ import { addAttention, addFeedForward, applyLinear, applyNorm, remember, unpackP
 
 /** @param {StoredModel} stored */
 export function unpackWriter(stored) {
-  const { parameters, linear, stack } = unpackParts(stored);
+  return writerFrom(unpackParts(stored), stored.num_heads, stored.num_layers);
+}
+
+/** @param {ReturnType<typeof unpackParts>} parts @param {number} numHeads @param {number} numLayers */
+export function writerFrom({ parameters, linear, stack }, numHeads, numLayers) {
   const table = parameters["embedding.weight"];
   const positions = parameters["position_embedding.weight"];
   return {
-    numHeads: stored.num_heads,
-    numLayers: stored.num_layers,
+    numHeads,
+    numLayers,
     maxLen: positions.rows,
     table,
     positions,
@@ -52,20 +56,20 @@ export function textProblem(text, alphabet, most) {
 }
 
 /** @param {WriterModel} model @param {WriterGates} gates @returns {Reading} */
-function startReading(model, gates) {
+export function startReading(model, gates) {
   const none = () => Array.from({ length: model.numHeads }, () => []);
   const blocks = model.encoder.blocks.map(() => ({ keys: none(), values: none() }));
   return { model, gates, tokens: [], logits: [], rows: model.encoder.blocks.map(none), blocks };
 }
 
 /** Forgets all but the first tokens. @param {Reading} reading @param {number} length */
-function forget({ tokens, logits, rows, blocks }, length) {
+export function forget({ tokens, logits, rows, blocks }, length) {
   const lists = [tokens, logits, ...rows.flat(), ...blocks.flatMap(({ keys, values }) => [...keys, ...values])];
   for (const list of lists) list.length = length;
 }
 
 /** Continues reading: each new token sees the earlier ones and itself. @param {Reading} reading @param {readonly number[]} added */
-function readOn({ model, gates, tokens, logits, rows, blocks }, added) {
+export function readOn({ model, gates, tokens, logits, rows, blocks }, added) {
   const { table, positions, encoder, output, numHeads } = model;
   const first = tokens.length;
   const mask = causalMask(added.length, first + added.length);
