@@ -16,9 +16,8 @@ import {
   dateDoubt,
   dateProblem,
   dateText,
-  dateTokens,
-  encodeDate,
   normalizeDate,
+  readDate,
   runnersUp,
   shapeGates,
   translateDate,
@@ -446,8 +445,8 @@ function rightCounter(frame) {
   /** @param {TranslatorState} state @param {Tally} tally */
   function answerOne({ model, task, gates }, tally) {
     const text = dates.texts[tally.next];
-    const memory = encodeDate(model, dateTokens(text, task), gates);
-    const answer = dateText(writeAnswer(model, memory, gates, task).tokens, task);
+    const { stepAfter } = readDate(model, task, { text, gates });
+    const answer = dateText(writeAnswer(stepAfter, task).tokens, task);
     const wanted = dates.answers[tally.next];
     tally.next += 1;
     if (answer === wanted) tally.right += 1;
@@ -498,18 +497,19 @@ function rightCounter(frame) {
 
 /**
  * A translation, computed again only if the text, the gates or the beam has changed since the last translation of the
- * same model, so that a reader who switches between numbers of heads never waits twice.
+ * same model, so that a reader who switches between numbers of heads never waits twice. A different beam alone reads
+ * nothing again.
  */
 function translationComputer() {
-  /** @type {WeakMap<TranslatorModel, {key: string, found: Translation}>} */
+  /** @type {WeakMap<TranslatorModel, {key: string, reading: ReturnType<typeof readDate>, found: Translation[]}>} */
   const kept = new WeakMap();
   return (/** @type {TranslatorState} */ state) => {
-    const key = JSON.stringify([state.text, state.gates, state.beamSize]);
-    const known = kept.get(state.model);
-    if (known?.key === key) return known.found;
-    const found = translateDate(state.model, state.task, state);
-    kept.set(state.model, { key, found });
-    return found;
+    const { model, task, beamSize } = state;
+    const key = JSON.stringify([state.text, state.gates]);
+    let known = kept.get(model);
+    if (known?.key !== key) known = { key, reading: readDate(model, task, state), found: [] };
+    kept.set(model, known);
+    return (known.found[beamSize] ??= translateDate(model, task, state, known.reading));
   };
 }
 

@@ -53,6 +53,7 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 /** @typedef {{logits: Float64Array, decoder: HeadRows, cross: HeadRows}} DateStep */
 /** @typedef {{states: Matrix, maps: Matrix[][]}} DateMemory the encoder's states, and its weights by layer and head */
 /** @typedef {{length: number, blocks: {self: Remembered, cross: Remembered}[]}} Decoding the cache of a decoder */
+/** @typedef {(tokens: readonly number[]) => DateStep} StepAfter the step that follows the beginning of an answer */
 
 // Texts
 
@@ -246,19 +247,41 @@ function placeOfHighest(numbers) {
 }
 
 /**
- * Writes an answer from the most probable token at each step, or from the given tokens.
- * @param {TranslatorModel} model @param {DateMemory} memory @param {Gates} gates @param {DateTask} task
- * @param {readonly number[]} [given]
+ * Reads a date, and returns its memory and a function that gives the step after the beginning of an answer. A beginning is
+ * decoded only once, however many answers have it: those of a larger beam share most of theirs with those of a smaller one.
+ * @param {TranslatorModel} model @param {DateTask} task @param {{text: string, gates: Gates}} state
+ * @returns {{memory: DateMemory, stepAfter: StepAfter}}
  */
-export function writeAnswer(model, memory, gates, { start, end, target_length: most }, given) {
-  const decoding = startDecoding(model, memory);
+export function readDate(model, task, { text, gates }) {
+  const memory = encodeDate(model, dateTokens(text, task), gates);
+  /** @type {Map<string, {decoding: Decoding, step: DateStep}>} by the tokens of the beginning */
+  const decoded = new Map();
+
+  /** @param {readonly number[]} tokens of which all but the last one have been decoded */
+  function stepAfter(tokens) {
+    const known = decoded.get(String(tokens));
+    if (known) return known.step;
+    const before = decoded.get(String(tokens.slice(0, -1)));
+    const decoding = before ? copyDecoding(before.decoding) : startDecoding(model, memory);
+    const step = decodeNext(model, decoding, tokens.at(-1) ?? task.start, gates);
+    decoded.set(String(tokens), { decoding, step });
+    return step;
+  }
+  return { memory, stepAfter };
+}
+
+/**
+ * Writes an answer from the most probable token at each step, or from the given tokens.
+ * @param {StepAfter} stepAfter @param {DateTask} task @param {readonly number[]} [given]
+ */
+export function writeAnswer(stepAfter, { end, target_length: most }, given) {
   /** @type {number[]} */
   const tokens = [];
   /** @type {DateStep[]} */
   const steps = [];
   let logProb = 0;
   while (tokens.length < (given?.length ?? most) && tokens.at(-1) !== end) {
-    const step = decodeNext(model, decoding, tokens.at(-1) ?? start, gates);
+    const step = stepAfter(tokens);
     const token = given ? given[tokens.length] : placeOfHighest(step.logits);
     logProb += logSoftmax(step.logits)[token];
     tokens.push(token);
@@ -269,28 +292,23 @@ export function writeAnswer(model, memory, gates, { start, end, target_length: m
 
 /**
  * The most probable answers that beam search finds, as in mha_lib.models.generation.beam_decode.
- * @param {TranslatorModel} model @param {DateMemory} memory @param {Gates} gates @param {DateTask} task
- * @param {number} beamSize @returns {{tokens: number[], logProb: number}[]} the most probable first
+ * @param {StepAfter} stepAfter @param {DateTask} task @param {number} beamSize
+ * @returns {{tokens: number[], logProb: number}[]} the most probable first
  */
-export function beamAnswers(model, memory, gates, { start, end, target_length: most }, beamSize) {
-  /** @type {{tokens: number[], logProb: number, decoding: Decoding}[]} */
-  let beam = [{ tokens: [], logProb: 0, decoding: startDecoding(model, memory) }];
+export function beamAnswers(stepAfter, { end, target_length: most }, beamSize) {
+  /** @type {{tokens: number[], logProb: number}[]} */
+  let beam = [{ tokens: [], logProb: 0 }];
   const hasEnded = (/** @type {number[]} */ tokens) => tokens.at(-1) === end;
   for (let length = 0; length < most && !beam.every(({ tokens }) => hasEnded(tokens)); length++) {
     const candidates = beam.flatMap((answer) => {
-      const { tokens, logProb, decoding } = answer;
+      const { tokens, logProb } = answer;
       if (hasEnded(tokens)) return [answer];
-      const { logits } = decodeNext(model, decoding, tokens.at(-1) ?? start, gates);
-      const steps = Array.from(logSoftmax(logits));
-      return steps.map((step, token) => ({ tokens: [...tokens, token], logProb: logProb + step, decoding }));
+      const steps = Array.from(logSoftmax(stepAfter(tokens).logits));
+      return steps.map((step, token) => ({ tokens: [...tokens, token], logProb: logProb + step }));
     });
-    beam = candidates
-      .sort((a, b) => b.logProb - a.logProb)
-      .slice(0, beamSize)
-      // From here on, answers with the same beginning must not share their caches.
-      .map((answer) => ({ ...answer, decoding: copyDecoding(answer.decoding) }));
+    beam = candidates.sort((a, b) => b.logProb - a.logProb).slice(0, beamSize);
   }
-  return beam.map(({ tokens, logProb }) => ({ tokens, logProb }));
+  return beam;
 }
 
 /**
@@ -313,11 +331,12 @@ export function collectMaps({ maps, states }, steps) {
  * Everything that the page shows about one date.
  * @param {TranslatorModel} model @param {DateTask} task
  * @param {{text: string, gates: Gates, beamSize: number}} state
+ * @param {ReturnType<typeof readDate>} [reading] the same date as it was read before
  */
-export function translateDate(model, task, { text, gates, beamSize }) {
-  const memory = encodeDate(model, dateTokens(text, task), gates);
-  const answers = beamSize > 1 ? beamAnswers(model, memory, gates, task, beamSize) : [];
-  const { tokens, steps, logProb } = writeAnswer(model, memory, gates, task, answers[0]?.tokens);
+export function translateDate(model, task, state, reading = readDate(model, task, state)) {
+  const { memory, stepAfter } = reading;
+  const answers = state.beamSize > 1 ? beamAnswers(stepAfter, task, state.beamSize) : [];
+  const { tokens, steps, logProb } = writeAnswer(stepAfter, task, answers[0]?.tokens);
   return {
     memory,
     tokens,
