@@ -221,6 +221,9 @@ def check_refusals(mesh, folder):
     refuse(ValueError, "attention.scale must be", make_layer(scale=per_head), mesh)
     score = AdditiveScore(HEAD_DIM, HEAD_DIM, 3)
     refuse(ValueError, "attention.score must have no parameters", make_layer(score=score), mesh)
+    for option, name in (("sink", "sink"), ("qk_norm", "q_norm")):
+        text = f"attention.{name} must have no parameters"
+        refuse(ValueError, text, make_layer(**{option: True}), mesh)
     refuse(TypeError, "attention.q_proj must be a plain Linear", shard_heads(make_layer(), mesh), mesh)
 
 

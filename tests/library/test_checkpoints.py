@@ -369,8 +369,10 @@ def test_older_configurations_are_the_same_models(folder):
     assert repr(load_checkpoint(folder)) == today
     reconfigure(folder, rope_theta=...)
     assert "base=10000," in repr(load_checkpoint(folder))
+    both = {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 7}
     for old, new in (
         ({"type": "linear", "factor": 2.0}, "kind='linear', factor=2.0, trained_len=None"),
+        (both, "kind='dynamic', factor=2.0, trained_len=13"),
         ({"type": "yarn", "factor": 2.0}, "kind='yarn', factor=2.0, trained_len=13, low=1.0, high=32.0"),
     ):
         reconfigure(folder, rope_scaling=old)
