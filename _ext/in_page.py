@@ -218,6 +218,7 @@ def pack_python():
 
 def bundle_editor(app):
     """Return the editor with CodeMirror as one script, after the Python files that go with it."""
+    from mha_course.experiments import load_experiment
     from mha_course.in_page import page_sources
 
     sources = page_sources()
@@ -228,17 +229,23 @@ def bundle_editor(app):
     names = [name.partition("write-") for stubs in chapters for name in stubs]
     pieces = [name for _, kind, name in names if kind]
     style = (SOURCES / "editor.css").read_text(encoding="utf-8")
-    parts = {"sources": sources, "pieces": pieces, "style": style}
+    # The held-out loss of the GPT that chapter 7 opens, to stand beside the reader's.
+    loss = load_experiment("gpt").results("GPT", "held-out loss")[0, -1].item()
+    parts = {"sources": sources, "pieces": pieces, "style": style, "chapterLoss": loss}
     return "".join(map(script, parts, parts.values())) + bundle_in(app)
 
 
 def write_in_page(app):
     """Write the files that the buttons load."""
+    from mha_course.in_page import texts_to_learn
+
     folder = Path(app.outdir, "_static", "in_page")
     folder.mkdir(exist_ok=True)
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(app), encoding="utf-8")
+    for name, text in texts_to_learn().items():
+        (folder / f"{name}.js").write_text(script(name, text), encoding="utf-8")
     packages = ("mha_lib", "attention_check", "mha_course")
     code = [path for name in packages for path in ROOT.glob(f"{name}/**/*.??")]
     pages = sorted(Path(app.srcdir, "chapters").glob("*.ipynb"))

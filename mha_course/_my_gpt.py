@@ -24,6 +24,7 @@ parser.add_argument("file", nargs="?", help="any text in UTF-8, to train on")
 parser.add_argument("--model", default="my_gpt.pt", help="where the model is saved")
 parser.add_argument("--prompt", help="what to continue; default: how the text begins")
 parser.add_argument("--steps", type=int, default=10_000, help="at least 100")
+parser.add_argument("--lr", type=float, default=0.01, help="the largest learning rate")
 parser.add_argument("--width", type=int, default=64, help="numbers for each token")
 parser.add_argument("--layers", type=int, default=2, help="blocks, one after another")
 parser.add_argument("--seed", type=int, default=0, help="for training and writing")
@@ -54,7 +55,7 @@ def learned(asked):
     torch.manual_seed(asked.seed)
     sizes = len(characters), asked.width, HEADS, asked.layers, LENGTH
     model = MyGPT(*sizes)
-    for step, loss in train_gpt(model, train, asked.steps, seed=asked.seed):
+    for step, loss in train_gpt(model, train, asked.steps, asked.lr, asked.seed):
         if step % (asked.steps // 10) == 0:
             told = f"step {step}: loss {loss:.2f}"
             print(f"{told}, held-out {my_loss(model, held_out):.2f}", flush=True)
@@ -101,8 +102,9 @@ def main():
     asked = parser.parse_args()
     if asked.prompt == "":
         sys.exit("The prompt is empty: give the model at least one character.")
-    if asked.temperature <= 0:
-        sys.exit(f"The temperature must be more than 0, and not {asked.temperature}.")
+    for name, value in ("temperature", asked.temperature), ("learning rate", asked.lr):
+        if value <= 0:
+            sys.exit(f"The {name} must be more than 0, and not {value}.")
     if asked.top_k is not None and asked.top_k < 1:
         sys.exit(f"top-k must be at least 1, and not {asked.top_k}.")
     compute_on(asked.device)

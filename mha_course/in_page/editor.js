@@ -348,7 +348,7 @@ page.mhaWriteHere = async (/** @type {HTMLButtonElement | HTMLAnchorElement} "Wr
   button.disabled = true;
   if ("train" in button.dataset) {
     const cell = /** @type {HTMLElement} */ (button.closest(".cell"));
-    return openTraining(cell, String(button.dataset.train), button.textContent, interpreter, () => acceptedPieces(""));
+    return openTraining(cell, String(button.dataset.train), button.textContent, interpreter, () => acceptedPieces(""), { load, chapterLoss: parts.chapterLoss });
   }
   try {
     const data = await load(chapter);

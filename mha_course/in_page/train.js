@@ -4,11 +4,14 @@
 import { element, inlineText, setText, svgElement } from "../widgets/shared/frame.js";
 import { pixelCanvas } from "../widgets/shared/pixel_canvas.js";
 import { recall, remember } from "../widgets/shared/store.js";
+import { createChoice, sentenceOf } from "./texts.js";
 
 /**
  * @typedef {{both: number, row: number[], targets: number[][], answers: number[][], maps: number[][][]}} Learned
  * @typedef {{step: number, text: string}} Written
  * @typedef {{losses: Object<number, number[]>, results: any[], used?: string, floor?: number, done?: boolean, error?: string, gone?: true}} Said
+ * @typedef {import("./texts.js").Chosen} Chosen
+ * @typedef {{chosen?: Chosen, chapterLoss: number}} Told what a result is compared with
  * @typedef {object} Task
  * @property {string} piece the reader's own, which learns
  * @property {string[]} arms names of the models that are trained one after the other
@@ -16,7 +19,8 @@ import { recall, remember } from "../widgets/shared/store.js";
  * @property {number} highest loss that is drawn
  * @property {string} [floor] what the dotted line shows
  * @property {string} note
- * @property {(add: (node: HTMLElement) => void) => (result: any) => void} show makes what draws the results
+ * @property {true} [hasTexts] whether the reader chooses what it learns
+ * @property {(add: (node: HTMLElement) => void, told: Told) => (result: any) => void} show makes what draws the results
  */
 
 const [WIDTH, HEIGHT] = [300, 100];
@@ -35,9 +39,10 @@ const TASKS = {
     piece: "MyGPT",
     arms: ["Your GPT"],
     steps: 500,
-    highest: 5, // a model that guesses has a loss of log 118 = 4.77
+    highest: 5, // unless the reader chooses a text of very many different characters
+    hasTexts: true,
     floor: "a bigram, which only counts, on the held-out text",
-    note: "At temperature 0.8 it continues Each head. What it wrote is kept in this browser until you train again.",
+    note: "What it wrote is kept in this browser until you train again.",
     show: showWritten,
   },
   dates: {
@@ -51,7 +56,8 @@ const TASKS = {
 };
 
 /** The curves of the loss, one for each model. @param {Task} task */
-function buildCurves({ arms, steps, highest, floor }) {
+function buildCurves({ arms, steps, floor, ...task }) {
+  let { highest } = task;
   const yOf = (/** @type {number} */ loss) => (HEIGHT * (1 - Math.min(loss, highest) / highest)).toFixed(1);
   const lines = arms.map((_, i) => svgElement("polyline", { class: `train-line train-${i + 1}`, points: "" }));
   const counted = svgElement("line", { class: "train-line train-floor", x1: 0, x2: WIDTH, y1: -9, y2: -9 });
@@ -59,8 +65,8 @@ function buildCurves({ arms, steps, highest, floor }) {
   svg.append(counted, ...lines);
   const legend = arms.map((_, i) => element("span", { class: `train-${i + 1}` }));
   const dotted = element("span");
-  const axis = `Loss from 0 (bottom) to ${highest} (top), by step from 1 (left) to ${steps} (right).`;
-  const node = element("div", {}, element("div", { class: "train-plot" }, svg), element("p", {}, ...legend, dotted), element("p", { text: axis }));
+  const axis = element("p");
+  const node = element("div", {}, element("div", { class: "train-plot" }, svg), element("p", {}, ...legend, dotted), axis);
   /** @type {number[][]} */
   let losses = [];
   const draw = () => {
@@ -74,7 +80,15 @@ function buildCurves({ arms, steps, highest, floor }) {
   };
   return {
     node,
-    clear: () => ((losses = arms.map(() => [])), draw()),
+    /** @param {number} [most] the largest loss that is drawn */
+    clear(most) {
+      highest = most ?? task.highest;
+      setText(axis, `Loss from 0 (bottom) to ${highest} (top), by step from 1 (left) to ${steps} (right).`);
+      for (const end of ["y1", "y2"]) counted.setAttribute(end, -9);
+      setText(dotted, "");
+      losses = arms.map(() => []);
+      draw();
+    },
     /** @param {Said} said */
     add(said) {
       for (const [arm, own] of Object.entries(said.losses)) losses[Number(arm)].push(...own);
@@ -106,12 +120,20 @@ function describe(name, { both, row, targets, answers, maps }) {
   return element("div", { class: "train-learned" }, title, element("div", { class: "train-maps" }, ...drawn), element("div", { class: "train-table" }, table));
 }
 
-/** What a model writes at some steps of its training, and in the end its held-out loss. @param {(node: HTMLElement) => void} add */
-function showWritten(add) {
+/**
+ * What a model writes at some steps of its training, and in the end its held-out loss.
+ * @param {(node: HTMLElement) => void} add @param {Told} told
+ */
+function showWritten(add, { chosen, chapterLoss }) {
   /** @type {Object<number, HTMLElement>} */
   const texts = {};
-  return (/** @type {any} */ { step, text, held_out: loss }) => {
-    if (loss !== undefined) return add(element("p", {}, element("strong", { text: `Held-out loss: ${loss.toFixed(2)}.` })));
+  return (/** @type {any} */ { step, text, held_out: loss, floor }) => {
+    if (loss !== undefined) {
+      const [counted, stored] = [floor.toFixed(2), chapterLoss.toFixed(2)];
+      const others = chosen?.name === "book" ? ` The bigram: ${counted}. The chapter's GPT, which is larger and was trained longer: ${stored}.`
+        : ` The bigram, on the same text: ${counted}.`;
+      return add(element("p", {}, element("strong", { text: `Held-out loss: ${loss.toFixed(2)}.` }), others));
+    }
     if (!(step in texts)) {
       texts[step] = element("pre", { class: "train-text" });
       add(element("p", { text: whenOf(step) }));
@@ -146,14 +168,17 @@ const whenOf = (step) => (step === 0 ? "Before training:" : `After ${step} steps
  * @param {string} label of the button
  * @param {{request: (request: any) => Promise<any>, stop: () => void}} interpreter
  * @param {() => Object<string, string>} acceptedPieces by name
+ * @param {{load: (name: string) => Promise<any>, chapterLoss: number}} book gives files of the build, and the held-out
+ *   loss of the model that the chapter has stored
  */
-export function openTraining(cell, name, label, interpreter, acceptedPieces) {
+export function openTraining(cell, name, label, interpreter, acceptedPieces, { load, chapterLoss }) {
   const task = TASKS[name];
   const seed = element("input", { type: "number", min: 0, max: 9999, step: 1, value: 0, "aria-label": "Seed" });
   const start = element("button", { type: "button", text: "Start", class: "write-here-main" });
   const stop = element("button", { type: "button", text: "Stop", disabled: true });
   const status = element("span", { role: "status" });
   const curves = buildCurves(task);
+  const choice = task.hasTexts && createChoice(load);
   const whose = element("p", { class: "train-whose" });
   const results = element("div", { class: "train-results", role: "log", "aria-label": "What was learned" });
   let run = 0; // each start has a number, so that a late reply to an earlier one is not drawn
@@ -161,39 +186,47 @@ export function openTraining(cell, name, label, interpreter, acceptedPieces) {
   /** All that this training has said, which is kept when it is over or stopped. @type {Said} */
   let story = { losses: {}, results: [] };
   let isOwn = false;
-  let showResult = task.show((node) => results.append(node));
+  /** What the model learns that is drawn, while the reader may already choose another text. @type {Chosen | undefined} */
+  let chosen;
+  /** @type {(result: any) => void} */
+  let showResult;
 
-  const clear = (/** @type {boolean} */ own) => {
-    isOwn = own;
+  const clear = (/** @type {boolean} */ own, /** @type {Chosen | undefined} */ learned) => {
+    [isOwn, chosen] = [own, learned];
     const told = `This is your own ${task.piece}, as you wrote it and as it was accepted.`;
     whose.replaceChildren(own ? told : `You have not yet had a ${task.piece} of your own accepted on this site, so the course's learns here.`);
-    curves.clear();
+    if (chosen) whose.append(" ", sentenceOf(chosen));
+    curves.clear(chosen?.highest);
     results.replaceChildren();
-    showResult = task.show((node) => results.append(node));
+    showResult = task.show((node) => results.append(node), { chosen, chapterLoss });
     story = { losses: {}, results: [] };
   };
   /** @param {Said} said */
   const draw = (said) => {
     curves.add(said);
-    for (const result of said.results) showResult(result);
+    for (const result of said.results) showResult({ floor: said.floor ?? story.floor, ...result });
     if (said.used) whose.append(" ", ...inlineText(said.used));
     const losses = { ...story.losses };
     for (const [arm, own] of Object.entries(said.losses)) losses[Number(arm)] = [...(losses[Number(arm)] ?? []), ...own];
     story = { ...story, ...said, used: said.used || story.used, losses, results: [...story.results, ...said.results] };
   };
+  const nameStart = () => {
+    const isOther = choice && chosen && choice.chosen().name !== chosen.name;
+    setText(start, isOther ? "Start with this text" : "Start again");
+  };
   /** @param {string} [error] */
   const end = (error) => {
     run += 1;
     stop.disabled = true;
-    setText(start, "Start again");
-    if (!error && story.results.length > 0) remember(key, { seed: seed.value, isOwn, story });
+    nameStart();
+    if (!error && story.results.length > 0) remember(key, { seed: seed.value, isOwn, chosen, story });
     if (error) results.append(element("pre", { class: "write-here-error", text: error }));
   };
-  /** @param {any} first */
+  /** @param {Promise<any>} first */
   const train = async (first) => {
     const mine = ++run;
     try {
-      for (let asked = first; ; asked = null) {
+      for (let asked = await first; mine === run; asked = null) {
         const said = /** @type {Said} */ (await interpreter.request({ train: asked }));
         if (mine !== run) return;
         if (said.gone) said.error = "Python was started again, and the training is gone. Start it again.";
@@ -209,24 +242,31 @@ export function openTraining(cell, name, label, interpreter, acceptedPieces) {
     }
   };
   start.addEventListener("click", () => {
+    const refusal = choice && choice.refuse();
+    if (refusal) {
+      if (!stop.disabled) end();
+      return setText(status, refusal);
+    }
     const pieces = acceptedPieces();
-    clear(task.piece in pieces);
+    clear(task.piece in pieces, choice ? choice.chosen() : undefined);
     stop.disabled = false;
-    setText(start, "Start again");
+    nameStart();
     setText(status, "Python is starting …");
-    void train({ task: name, pieces, seed: Math.floor(Number(seed.value)) || 0, steps: task.steps });
+    const asked = { task: name, pieces, seed: Math.floor(Number(seed.value)) || 0, steps: task.steps };
+    void train(choice ? choice.request().then((text) => ({ ...asked, ...text })) : Promise.resolve(asked));
   });
+  if (choice) choice.node.addEventListener("change", nameStart);
   stop.addEventListener("click", () => {
     setText(status, "Stopped.");
     end();
   });
   const bar = element("div", { class: "write-here-bar" }, start, stop, element("label", {}, "seed ", seed), status);
   const note = element("p", { text: task.note });
-  cell.append(element("div", { class: "write-here train-layer", role: "group", "aria-label": label }, whose, bar, curves.node, note, results));
+  cell.append(element("div", { class: "write-here train-layer", role: "group", "aria-label": label }, whose, choice ? choice.node : null, bar, curves.node, note, results));
   const kept = recall(key);
   if (kept?.story) {
     seed.value = kept.seed;
-    clear(kept.isOwn);
+    clear(kept.isOwn, choice ? choice.restore(kept.chosen) : undefined);
     draw(kept.story);
     setText(status, "Kept from your last training.");
   } else start.click();

@@ -12,6 +12,7 @@ import json
 import time
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from itertools import pairwise
 from math import isfinite, log
 
@@ -102,9 +103,14 @@ WRITTEN, AT_ONCE = 120, 3  # characters: in all, and without a look at the clock
 DISCOUNT = 0.7  # the chapter finds it best for the bigram
 
 
-def gpt(space, seed, steps):
-    """Train the reader's GPT on the course's text; it writes on the way, and is compared with counting."""
-    text, held_out = book_text("train"), book_text("test")
+def gpt(space, seed, steps, text="", prompt=PROMPT):
+    """Train the reader's GPT on a text, or else on the course's; it writes on the way.
+
+    Of a text, the last tenth is held out; of the course's, whole sections are. A bigram, counted on the same
+    characters for training, says what counting reaches.
+    """
+    cut = len(text) * 9 // 10
+    text, held_out = (text[:cut], text[cut:]) if text else (book_text("train"), book_text("test"))
     characters = sorted(set(text + held_out))
     ids = {character: i for i, character in enumerate(characters)}
     tokens, others = ([ids[one] for one in part] for part in (text, held_out))
@@ -116,26 +122,28 @@ def gpt(space, seed, steps):
     yield {}
     train = space["train_gpt"](model, torch.tensor(tokens), steps, RATE, seed)
     yield {}
-    yield from _written(space, model, characters, ids, 0)
+    written = partial(_written, space, model, characters, ids, prompt)
+    yield from written(0)
     for step, loss in train:
         yield {"loss": loss}
         if step * SAMPLES % steps < SAMPLES and step < steps:
-            yield from _written(space, model, characters, ids, step)
-    yield from _written(space, model, characters, ids, steps)
+            yield from written(step)
+    yield from written(steps)
     losses = []
-    for start in range(0, len(others) - 16 * WINDOW, 16 * WINDOW):
-        losses.append(space["my_loss"](model, torch.tensor(others[start : start + 16 * WINDOW + 1])))
+    size = min(16 * WINDOW, len(others) - 1)
+    for start in range(0, len(others) - size, size):
+        losses.append(space["my_loss"](model, torch.tensor(others[start : start + size + 1])))
         yield {}
     yield {"result": {"held_out": sum(losses) / len(losses)}}
 
 
-def _written(space, model, characters, ids, step):
+def _written(space, model, characters, ids, prompt, step):
     """Write a text in parts, each with a seed of its own, so that nobody waits long for the page."""
-    tokens = torch.tensor([ids[one] for one in PROMPT])
+    tokens = torch.tensor([ids[one] for one in prompt])
     for part in range(WRITTEN // AT_ONCE):
         longer = space["my_write"](model, tokens, AT_ONCE, TEMPERATURE, seed=part)
         new = longer[len(tokens) :]
-        start = "" if part else PROMPT
+        start = "" if part else prompt
         yield {"result": {"step": step, "text": start + "".join(characters[i] for i in new.tolist())}}
         tokens = longer
 
@@ -229,12 +237,12 @@ TEXTS = {"pointers": "TwoPointers", "gpt": "MyGPT, train_gpt, my_loss, my_write"
 class Training:
     """A training that goes on for a while whenever the page asks."""
 
-    def __init__(self, task, pieces, seed, steps):
+    def __init__(self, task, pieces, seed, steps, **chosen):
         space = {"__name__": "__main__"}
         exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
         for name, text in pieces.items():
             session._run(text, session.YOURS + name, space)
-        self.events, self.used = TASKS[task](space, seed, steps), used_by(TEXTS[task], pieces, space)
+        self.events, self.used = TASKS[task](space, seed, steps, **chosen), used_by(TEXTS[task], pieces, space)
         self.state, self.steps = torch.default_generator.get_state(), Counter()
 
     def go(self):

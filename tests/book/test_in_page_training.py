@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 
 from mha_course import built, in_page
 from mha_course.data.book_text import book_text
+from mha_course.experiments import load_experiment
 
 KEY = "mha-course/write-here/"
 LAYER = "chapters/03_multi_head_attention.html", "MyMultiHead", "Train your layer"
@@ -29,6 +30,7 @@ OWN = """class MyMultiHead(nn.Module):
         BODY
 """
 UNIFORM = "return self.one(value), torch.full((len(query), self.num_heads, 12, 12), 1 / 12)"
+BOOK = book_text("train"), book_text("test")
 TRAINED = 150_000  # milliseconds; a page beside other tests is slow
 
 
@@ -124,9 +126,8 @@ def test_a_layer_that_fails_gets_a_sentence_and_the_page_goes_on(train, body, sa
     expect(panel.locator("pre")).to_have_count(0)
 
 
-def bigram_loss():
-    """The held-out loss of the chapter's bigram."""
-    text, held_out = book_text("train"), book_text("test")
+def bigram_loss(text, held_out):
+    """The held-out loss of a bigram as the chapter counts it."""
     size, following = len(set(text + held_out)), defaultdict(Counter)
     following[""] = Counter(text)
     for before, after in pairwise(text):
@@ -142,10 +143,9 @@ def bigram_loss():
     return total / len(held_out)
 
 
-def gpt_losses_of_torch(steps):
+def gpt_losses_of_torch(steps, text, held_out):
     """The losses of the chapter's loop with the course's GPT, as small as that of the page."""
-    text = book_text("train")
-    characters = sorted(set(text + book_text("test")))
+    characters = sorted(set(text + held_out))
     ids = {character: i for i, character in enumerate(characters)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -164,13 +164,13 @@ def test_the_readers_gpt_learns_the_book_and_what_it_wrote_is_kept(train):
     expect(panel.locator(".train-text").last).to_have_text(re.compile(r"Each head .{16,}", re.DOTALL))
     panel.get_by_role("button", name="Stop").click()
     floor = float(re.search(r"held-out text, (\d\.\d\d)", panel.inner_text())[1])
-    assert floor == pytest.approx(bigram_loss(), abs=0.006)
+    assert floor == pytest.approx(bigram_loss(*BOOK), abs=0.006)
     texts = panel.locator(".train-text").all_inner_texts()
     assert len(texts) == 2 and len(texts[0]) == 130 and texts[0].startswith("Each head ")
     page = panel.page
     kept = json.loads(page.evaluate("localStorage.getItem('mha-course/trained/gpt')"))
     losses = kept["story"]["losses"]["0"]
-    assert len(losses) >= 125 and losses[:50] == pytest.approx(gpt_losses_of_torch(50), abs=1e-4)
+    assert len(losses) >= 125 and losses[:50] == pytest.approx(gpt_losses_of_torch(50, *BOOK), abs=1e-4)
     assert sum(losses[-20:]) / 20 < 3
     page.reload()
     page.get_by_role("button", name="Train your GPT").click()
@@ -178,6 +178,130 @@ def test_the_readers_gpt_learns_the_book_and_what_it_wrote_is_kept(train):
     assert panel.locator(".train-text").all_inner_texts() == texts
     panel.get_by_role("button").first.click()
     expect(panel.locator(".train-text")).to_have_count(1, timeout=TRAINED)
+
+
+def halves(text):
+    """A text as the page divides it, into training and its held-out last tenth."""
+    return text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+
+
+def choose(panel, name, own=None):
+    """Stop the training with which the panel opens, choose a text, and start."""
+    panel.get_by_role("button", name="Stop").click()
+    panel.get_by_role("combobox", name="Text").select_option(label=name)
+    if own is not None:
+        panel.get_by_label("Your text").fill(own)
+    panel.get_by_role("button", name="Start").click()
+
+
+@pytest.mark.parametrize(("file", "name", "prompt"), [
+    ("text_sonnets", "Shakespeare's sonnets", "Shall I "),
+    ("text_code", "The code of this course's library", "def "),
+])  # fmt: skip
+def test_a_text_of_the_book_is_learned_and_named(train, file, name, prompt):
+    """Its numbers are its own, and it is loaded only when somebody chooses it."""
+    panel = train(place=GPT)
+    loaded = "() => [...document.scripts].map((one) => one.src).join()"
+    expect(panel).to_contain_text("It learns: The text of this course.")
+    assert "text_" not in panel.page.evaluate(loaded)
+    choose(panel, name)
+    expect(panel).to_contain_text(f"It learns: {name}. At temperature 0.8 it continues “{prompt.strip()}”.")
+    many = re.compile(r"step ([3-9]\d|\d{3})")
+    expect(panel.locator(".train-1").last).to_have_text(many, timeout=TRAINED)
+    panel.get_by_role("button", name="Stop").click()
+    assert panel.page.evaluate(loaded).count("text_") == 1
+    parts = halves(in_page.texts_to_learn()[file])
+    floor = float(re.search(r"held-out text, (\d\.\d\d)", panel.inner_text())[1])
+    assert floor == pytest.approx(bigram_loss(*parts), abs=0.006)
+    kept = json.loads(panel.page.evaluate("localStorage.getItem('mha-course/trained/gpt')"))
+    assert kept["story"]["losses"]["0"][:30] == pytest.approx(gpt_losses_of_torch(30, *parts), abs=1e-4)
+    [written] = panel.locator(".train-text").all_inner_texts()
+    assert written.startswith(prompt) and len(written) == len(prompt) + 120
+    panel.page.reload()
+    panel.page.get_by_role("button", name="Train your GPT").click()
+    expect(panel.get_by_role("status")).to_have_text("Kept from your last training.")
+    expect(panel).to_contain_text(f"It learns: {name}.")
+    assert panel.get_by_role("combobox", name="Text").locator("option:checked").inner_text() == name
+    assert panel.locator(".train-text").all_inner_texts() == [written]
+
+
+# Ten thousand characters of which 1,501 are different.
+MANY = "".join(chr(0x4E00 + n * n % 3001) for n in range(10_000))
+
+
+@pytest.mark.parametrize(("text", "highest"), [("Großmutter häkelt 🧶.\n" * 200, 5), (MANY, 8)])
+def test_a_reader_trains_on_a_text_of_their_own(train, text, highest):
+    panel = train(place=GPT)
+    choose(panel, "A text of your own", text)
+    expect(panel).to_contain_text("It learns: A text of your own.")
+    expect(panel).to_contain_text(f"Loss from 0 (bottom) to {highest} (top)")
+    expect(panel.locator(".train-1").last).to_contain_text("step 1", timeout=TRAINED)
+    panel.get_by_role("button", name="Stop").click()
+    floor = float(re.search(r"held-out text, (\d\.\d\d)", panel.inner_text())[1])
+    assert floor == pytest.approx(bigram_loss(*halves(text.strip())), abs=0.006)
+    assert panel.locator(".train-text").inner_text().startswith(text[:10])
+    panel.page.reload()
+    panel.page.get_by_role("button", name="Train your GPT").click()
+    assert panel.get_by_label("Your text").input_value() == text
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "0 characters are too few: the model learns a text of 3,000 to 200,000."),
+    ("🧶 " + "so " * 900, "2,701 characters are too few: the model learns a text of 3,000 to 200,000."),
+    ("so " * 70_000, "209,999 characters are too many: the model learns a text of 3,000 to 200,000."),
+])  # fmt: skip
+def test_a_text_that_does_not_fit_is_refused_and_nothing_is_trained(train, text, said):
+    panel = train(place=GPT)
+    expect(panel.locator(".train-text")).to_have_count(1, timeout=TRAINED)
+    choose(panel, "A text of your own", text)
+    expect(panel.get_by_role("status")).to_have_text(said)
+    expect(panel.get_by_label("Your text")).to_be_focused()
+    expect(panel.get_by_label("Your text")).to_have_attribute("aria-invalid", "true")
+    expect(panel).to_contain_text("It learns: The text of this course.")
+    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
+
+
+def test_the_choice_works_from_the_keyboard_on_a_narrow_screen(train):
+    panel = train(place=GPT)
+    page = panel.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    panel.get_by_role("combobox", name="Text").focus()
+    page.keyboard.type("A text")
+    page.keyboard.press("Tab")
+    expect(panel.get_by_label("Your text")).to_be_focused()
+    page.keyboard.insert_text("The moon is old. " * 200)
+    expect(panel).to_contain_text("3,399 characters, of which the last tenth is held out.")
+    for one in (panel.get_by_role("combobox", name="Text"), panel.get_by_label("Your text")):
+        box = one.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 360
+    page.keyboard.press("Tab")
+    expect(panel.get_by_role("button", name="Start with this text")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(panel).to_contain_text("It learns: A text of your own.")
+
+
+def test_the_held_out_loss_stands_beside_what_it_is_compared_with(train):
+    """The chapter's number belongs to the chapter's text alone."""
+    panel = train(place=GPT)
+    page = panel.page
+    panel.get_by_role("button", name="Stop").click()
+    kept = {"seed": "0", "story": {"losses": {"0": [3.5]}, "results": [{"held_out": 2.345}], "floor": 2.4}}
+    stored = load_experiment("gpt").results("GPT", "held-out loss")[0, -1]
+    larger = f" The chapter's GPT, which is larger and was trained longer: {stored:.2f}."
+    sonnets = {"name": "sonnets", "prompt": "Shall I ", "highest": 5}
+    for chosen, said in ({}, f"The bigram: 2.40.{larger}"), (sonnets, "The bigram, on the same text: 2.40."):
+        # What was kept before there was a choice names no text.
+        entry = json.dumps(kept | ({"chosen": chosen} if chosen else {}))
+        page.evaluate("entry => localStorage.setItem('mha-course/trained/gpt', entry)", entry)
+        page.reload()
+        page.get_by_role("button", name="Train your GPT").click()
+        expect(panel.get_by_role("log")).to_have_text(f"Held-out loss: 2.35. {said}")
+
+
+def test_the_texts_are_what_the_page_says_of_them():
+    sonnets = in_page.texts_to_learn()["text_sonnets"]
+    assert len(sonnets) == 94_039 and len(sonnets.split("\n\n")) == 154
+    assert all(len(text.encode()) < 150_000 for text in in_page.texts_to_learn().values())
 
 
 def date_losses_of_torch(steps):

@@ -97,6 +97,21 @@ def test_the_saved_model_writes_without_training_again(tmp_path, home):
     assert said("--model", "small.pt", "--top-k", "1", "--seed", "8") == others[-1]
 
 
+def test_the_learning_rate_can_be_chosen(tmp_path, monkeypatch, capsys, home):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def said(*options):
+        command = ["my_gpt.py", "text.txt", *options, "--steps", "100", "--width", "16", "--layers", "1"]
+        monkeypatch.setattr(sys, "argv", command)
+        runpy.run_path(home, run_name="__main__")
+        return capsys.readouterr().out
+
+    assert said() == said("--lr", "0.01")
+    losses = re.findall(r": loss (\d\.\d\d)", said("--lr", "1e-9"))
+    assert max(map(float, losses)) - min(map(float, losses)) < 0.2  # it has hardly moved
+
+
 @pytest.mark.parametrize(("content", "options", "message"), [
     (None, [], "text.txt cannot be read: No such file or directory."),
     (b"\xef\xbb\xbfabc\n", [], "text.txt has 3 characters of text, and needs 650."),
@@ -105,6 +120,7 @@ def test_the_saved_model_writes_without_training_again(tmp_path, home):
     (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
     (TEXT.encode(), ["--prompt", "Zoë"], "The prompt has characters that the text lacks: ['Z', 'ë']."),
     (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
+    (TEXT.encode(), ["--lr", "-1"], "The learning rate must be more than 0, and not -1.0."),
     (TEXT.encode(), ["--width", "30"], "The width must be a multiple of 4, and not 30."),
     (TEXT.encode(), ["--layers", "0"], "There must be at least 1 layer, and not 0."),
     (TEXT.encode(), ["--temperature", "0"], "The temperature must be more than 0, and not 0.0."),
