@@ -6,8 +6,8 @@ A minute is 180 words of prose or one visible cell; a question takes 3/4, a widg
 displayed equation 1/2. A piece that the reader writes takes 8 with its check, 12 for a large class; an
 exercise takes the minutes in its title, and a widget that is worked by hand with a pencil 8. Folded parts do
 not count: set-up, solutions, hints. The heads of pages state these minutes. The list on the landing
-page and the plans for teachers state those of the path and of the exercises. --write updates all of them, and a
-test compares.
+page and the plans for teachers state those of the path and of the exercises. --write updates all of them,
+and a test compares.
 """
 
 import json
@@ -31,7 +31,9 @@ HEAD = re.compile(
     r"\*\*Time\*\*: \d+ minutes(?:, \d+ of them writing code)?"
     r"(?:; \d+ more for all exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
-ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+(?: \+ \d+)? \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+(?: \+ \d+)? \|$", re.MULTILINE
+)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
 # An exercise, with the minutes in its title, and what begins another section.
 EXERCISE = re.compile(r"#+ .*★.*\b(\d+) minutes")
@@ -118,7 +120,9 @@ def with_minutes(path, source):
     """Return the text of a page with up-to-date minutes in its head and in a list of pages."""
     source = HEAD.sub(lambda _: said(path), source)
 
-    return ROW.sub(lambda row: f"{row[1]}{in_a_list(ROOT / 'chapters' / row[2])} |", source)
+    return ROW.sub(
+        lambda row: f"{row[1]}{in_a_list(ROOT / 'chapters' / row[2])} |", source
+    )
 
 
 def in_a_list(path):

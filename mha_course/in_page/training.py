@@ -242,7 +242,8 @@ class Training:
         exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
         for name, text in pieces.items():
             session._run(text, session.YOURS + name, space)
-        self.events, self.used = TASKS[task](space, seed, steps, **chosen), used_by(TEXTS[task], pieces, space)
+        self.events = TASKS[task](space, seed, steps, **chosen)
+        self.used = used_by(TEXTS[task], pieces, space)
         self.state, self.steps = torch.default_generator.get_state(), Counter()
 
     def go(self):
