@@ -40,11 +40,12 @@ def write(path, *cells):
 def test_each_exercise_is_right_or_wrong_with_its_cause_or_missing(tmp_path):
     wrong = "def split_heads(x, num_heads):\n    return x.view(*x.shape[:2], num_heads, -1)"
     fails = "1 / 0\ndef my_head_dim(*sizes):\n    return 7"
+    replaced = fails.replace("1 / 0", "[][1]")
     cells = [
         IMPORTS, "%precision 3", RIGHT, f"%%time\nprint({CHECK})",
         *(PAGE["merge_heads"][part].source for part in ("stub", "check", "solution")),
         wrong, *(PAGE["split_heads"][part].source for part in ("check", "solution", "check")),
-        "check_attention(my_attention)", "check_triangle(my_triangle)", fails, "check_head_dim(my_head_dim)",
+        "check_attention(my_attention)", "check_triangle(my_triangle)", replaced, fails, "check_head_dim(my_head_dim)",
         "def my_lens_mask(lens, k_len)\n    return 1", "check_lens_mask(my_lens_mask)",
         "def asserted(q_len, k_len):\n    return my_causal_mask(q_len, k_len)",
         "assert check_triangle(asserted)",
@@ -350,6 +351,16 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, capsys, monkeypatch):
     assert main(arguments) == 1
     second = capsys.readouterr().out
     assert second.count("It calls no checker") == 1 and second.count("again") == 1
+
+
+@pytest.mark.parametrize("troubled", ["a", "b"])
+def test_the_status_says_that_one_needs_a_look_wherever_it_stands(tmp_path, monkeypatch, troubled):
+    def graded(path, **_):
+        return grade.Grade(path, troubles=["It looks odd."] if path.stem == troubled else [])
+
+    monkeypatch.setattr(grade, "grade", graded)
+    paths = [str(write(tmp_path / f"{name}.ipynb", "1")) for name in "abc"]
+    assert main(paths) == 1 and main(paths[2:]) == 0
 
 
 def test_equal_code_in_two_submissions_is_said():
