@@ -72,6 +72,10 @@ loss.item()
 float(loss)
 w[0].sum().backward(), w.grad
 (w.T @ w).sum().backward(), w.grad
+repr(T.ones(1000))
+repr(T.ones(1001))
+T.allclose(T.zeros(2), T.tensor([1e-9, 0.0]))
+T.allclose(T.zeros(2), T.tensor([1e-7, 0.0]))
 """
 
 
