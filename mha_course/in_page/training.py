@@ -237,12 +237,12 @@ TEXTS = {"pointers": "TwoPointers", "gpt": "MyGPT, train_gpt, my_loss, my_write"
 class Training:
     """A training that goes on for a while whenever the page asks."""
 
-    def __init__(self, task, pieces, seed, steps, **chosen):
+    def __init__(self, task, pieces, seed, steps, **learned):
         space = {"__name__": "__main__"}
         exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
         for name, text in pieces.items():
             session._run(text, session.YOURS + name, space)
-        self.events = TASKS[task](space, seed, steps, **chosen)
+        self.events = TASKS[task](space, seed, steps, **learned)
         self.used = used_by(TEXTS[task], pieces, space)
         self.state, self.steps = torch.default_generator.get_state(), Counter()
 

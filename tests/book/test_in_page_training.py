@@ -200,7 +200,7 @@ def choose(panel, name, own=None):
 ])  # fmt: skip
 def test_a_text_of_the_book_is_learned_and_named(train, file, name, prompt):
     """Its numbers are its own, and it is loaded only when somebody chooses it."""
-    panel = train(place=GPT)
+    panel = train(inspect.getsource(built.MyGPT), GPT)
     loaded = "() => [...document.scripts].map((one) => one.src).join()"
     expect(panel).to_contain_text("It learns: The text of this course.")
     assert "text_" not in panel.page.evaluate(loaded)
