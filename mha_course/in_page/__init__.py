@@ -78,7 +78,7 @@ def texts_to_learn() -> dict[str, str]:
     """The texts besides the book's that a reader's GPT can learn; a page loads one when it is chosen."""
     modules = "attention cache feed_forward masking multi_head positional relative rotary scores transformer"
     code = [(ROOT / f"mha_lib/{name}.py").read_text("utf-8") for name in modules.split()]
-    sonnets = (COURSE / "data" / "sonnets.txt").read_text("utf-8")
+    sonnets = (FOLDER / "sonnets.txt").read_text("utf-8")
     return {"text_sonnets": sonnets, "text_code": "\n\n".join(code)}
 
 

@@ -11,7 +11,17 @@ import {
   weightedSum,
   zeroMatrix,
 } from "../shared/attention_math.js";
-import { addAttention, addInPlace, applyLinear, applyNorm, remember, scaleColumns, unpackParameters, unpackParts } from "../shared/transformer_math.js";
+import {
+  addAttention,
+  addInPlace,
+  applyLinear,
+  applyNorm,
+  partsOf,
+  remember,
+  scaleColumns,
+  unpackParameters,
+  unpackParts,
+} from "../shared/transformer_math.js";
 
 /** @typedef {import("../shared/attention_math.js").Matrix} Matrix */
 /** @typedef {import("../shared/transformer_math.js").Weight} Weight */
@@ -235,6 +245,6 @@ export function bertReader(send) {
 /** All functions that a worker needs for `bertReader`. */
 export const BERT = [
   zeroMatrix, splitHeads, mergeHeads, dotProductScore, scaledDotProductScore, maskedSoftmax, weightedSum, attentionPooling,
-  unpackParameters, unpackParts, applyLinear, scaleColumns, applyNorm, addInPlace, addAttention, remember, gelu, addRow,
+  unpackParameters, partsOf, unpackParts, applyLinear, scaleColumns, applyNorm, addInPlace, addAttention, remember, gelu, addRow,
   bytesFromUnits, fewBitNumbers, unpackBert, bertBlocks, bertReader,
 ];
