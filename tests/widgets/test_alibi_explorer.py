@@ -184,6 +184,8 @@ def test_both_pictures_show_score_and_weight_before_and_after(show):
     assert_picture(host, explorer)
     assert_shows_numbers(host, explorer)
     assert_copied_code_gives(host, explorer)
+    host.get_by_role("radio", name="Weights").press("ArrowLeft")
+    expect(host.get_by_role("status")).to_have_text("The picture shows the scores.")
 
 
 def test_needle_and_head_follow_where_text_and_heads_get_fewer(show):

@@ -219,6 +219,7 @@ def test_texts_and_marks_are_those_of_the_marked_place(show):
     table, frequency = loops(11, 7, explorer.base), explorer.base ** (-2 / 7)
     wavelength, rate, entry = host.locator(".mha-facts > p").all_inner_texts()
     assert f"{2 * math.pi / frequency:.1f} positions" in wavelength
+    assert "2π / frequency, pair i = 1" in wavelength  # of columns 2 and 3
     assert f"{frequency:.4f} rad" in rate and f"{explorer.base:g}^(−2 · 1 / 7)" in rate
     assert f"{table[5, 3]:.4f}".replace("-", "−") in entry
     assert f"cos(5 · {frequency:.4f})" in entry

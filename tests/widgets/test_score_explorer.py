@@ -95,6 +95,13 @@ def test_the_width_makes_scores_spread_unless_they_are_scaled():
     assert scaled["effective_keys"] > 3
 
 
+def test_the_width_of_a_gaussian_follows_the_division(show):
+    hosts = show(*[ScoreExplorer(score="gaussian", d=8, is_scaled=is_scaled) for is_scaled in (True, False)])
+    for host, variance in zip(hosts, ("√8", "1"), strict=True):
+        said = f"−|q − k|² / 2σ²σ² = {variance}. The best key equals the query."
+        expect(host.locator(".mha-score-rule")).to_have_text(said)
+
+
 def test_points_move_by_keyboard_and_stop_at_the_edge(show):
     explorer = ScoreExplorer(score="gaussian", d=8)
     host = show(explorer)

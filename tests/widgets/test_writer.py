@@ -181,6 +181,21 @@ def test_no_more_than_500_characters_are_written(show):
     assert len(written(host)) == 501
 
 
+def test_the_caption_says_what_a_head_reads_most_and_how_far_back(show):
+    model, text = make_model(), "hijkl"
+    places = [(layer, head) for layer in range(2) for head in range(3)]
+    widgets = [Writer(model, ALPHABET, prompt=text, layer=layer, head=head) for layer, head in places]
+    for widget, host, (layer, head) in zip(widgets, show(*widgets), places, strict=True):
+        most = widget.numbers()["weights"][-1].topk(3)
+        where = [*(f"{back} before the last" for back in (4, 3, 2, 1)), "the last"]
+        read = [
+            f"“{text[index]}” ({where[index]}) {weight:.2f}"
+            for weight, index in zip(most.values.tolist(), most.indices.tolist(), strict=True)
+        ]
+        told = f"head {head} of layer {layer} reads most: {', '.join(read)}"
+        expect(host.locator(".mha-caption")).to_have_text(told)
+
+
 def test_a_head_that_is_switched_off_changes_what_comes_next(show):
     widget = sample()
     host = show(widget)
