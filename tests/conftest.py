@@ -64,8 +64,8 @@ expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
 # to `make test-all` what else a change may break: axe, each choice of a question, stored models, what moves
-# while a page starts, the set-up for Colab, ONNX, the published model, details of the widgets that it may
-# break (changed.py).
+# while a page starts, the set-up for Colab, ONNX, the published model, thousands of snippets in the page's
+# Python, details of the widgets that it may break (changed.py).
 # That leaves to `make weekly` tests of the same behaviour in more cases or other environments:
 #
 # * * these files: most planted faults, pictures, other browsers, another processor's arithmetic;
@@ -81,9 +81,11 @@ SLOW_FILES = (
     "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
     "book/test_paper.py", "pictures/*", "wild/test_wild.py", "wild/test_planted.py",
     "library/test_onnx.py", "library/test_other_libraries.py",
-    "library/test_chat_model.py", "library/test_sentence_model.py", "widgets/*",
+    "library/test_chat_model.py", "library/test_sentence_model.py", "library/test_in_page_differential.py",
+    "widgets/*",
 )  # fmt: skip
 FAST = (
+    "library/test_in_page_differential.py::test_the_*",
     "widgets/test_widgets.py::*",
     "widgets/test_every_widget.py::test_its_sample_is_of_its_class*",
     "widgets/test_every_widget.py::test_it_shows_the_numbers_of_torch*",

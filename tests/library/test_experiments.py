@@ -680,6 +680,23 @@ def test_stored_results_are_those_of_the_code_that_is_here(name):
             assert len(values) == arm["seeds"] >= (1 if name == "chat_maps" else 5)
 
 
+# How many arms of each experiment have their best rate at an end of the grid. Such an arm may do better at a
+# rate that was not tried; after a training with more rates, lower the number. It never rises.
+AT_AN_END = {
+    "batch_norm": 5, "bug_zoo": 4, "dates_recurrent": 3, "digits": 2, "induction": 4, "one_head": 2,
+    "positions": 16, "recall": 2, "recall_longer": 1, "shared_matrices": 1, "two_pointers": 2, "words": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_no_more_arms_have_their_best_rate_at_an_end_of_the_grid(name):
+    arms = json.loads((STORED_FOLDER / f"{name}.json").read_text("utf-8"))["arms"]
+    grids = {label: [*map(float, arm.get("rates", ()))] for label, arm in arms.items()}
+    at_an_end = [f"{label}: {arms[label]['lr']}" for label, grid in grids.items()
+                 if grid and arms[label]["lr"] in (min(grid), max(grid))]  # fmt: skip
+    assert len(at_an_end) == AT_AN_END.get(name, 0), at_an_end
+
+
 def test_nothing_is_stored_without_its_script():
     assert {path.stem for path in STORED_FOLDER.iterdir()} <= set(experiment_names())
     assert len(STORED) >= 5
