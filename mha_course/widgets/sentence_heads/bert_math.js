@@ -11,17 +11,7 @@ import {
   weightedSum,
   zeroMatrix,
 } from "../shared/attention_math.js";
-import {
-  addAttention,
-  addInPlace,
-  applyLinear,
-  applyNorm,
-  partsOf,
-  remember,
-  scaleColumns,
-  unpackParameters,
-  unpackParts,
-} from "../shared/transformer_math.js";
+import { addAttention, addInPlace, applyLinear, applyNorm, partsOf, remember, scaleColumns, unpackParameters, unpackParts } from "../shared/transformer_math.js";
 
 /** @typedef {import("../shared/attention_math.js").Matrix} Matrix */
 /** @typedef {import("../shared/transformer_math.js").Weight} Weight */
