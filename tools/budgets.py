@@ -60,7 +60,11 @@ AREAS = {
 SLACK = 1.03
 MORE = ["Makefile", ".ci/run"]  # files of the rest whose names have no extension
 # Generated from counted files, or written by Shakespeare.
-UNCOUNTED = ("mha_course/built.py", "chapters/my_gpt.py", "mha_course/in_page/sonnets.txt")
+UNCOUNTED = (
+    "mha_course/built.py",
+    "chapters/my_gpt.py",
+    "mha_course/in_page/sonnets.txt",
+)
 
 # Lines of code in a notebook: all, and those that are neither shown nor a solution.
 NOTEBOOK, HIDDEN = 900, 350
