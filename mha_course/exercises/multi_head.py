@@ -673,8 +673,8 @@ def check_multi_head(
         )
     if adapter is None and call is None and _needs_mask(layer):
         return not_yet(
-            "a call without a mask fails. Later cells make one: write `mask=None` in the first line of "
-            "`forward`"
+            "a call without a mask fails. Later cells make such calls: write `mask=None` in the first line "
+            "of `forward`"
         )
     with torch.random.fork_rng(devices=[]):
         try:
