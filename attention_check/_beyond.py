@@ -217,7 +217,7 @@ def fault_of_results(
         said = compare((), mine, there, exercise.atol, exercise.rtol)
         if said.startswith("holds the right numbers"):
             return f"its second result {said}."
-    return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
+    return "its second result has the shape of the weights, but other numbers. Return the softmax itself."
 
 
 def _known_weights(
@@ -392,7 +392,7 @@ def _bias(
             beside = contract.mask and contract.mask_fits and not is_mask
             if beside and found == [Finding(RIGHT)]:
                 mask = mask_in_form(contract.mask_form, num_heads, q_len, k_len)
-                told = f"`{name}` is left out beside a mask. The scores get both."
+                told = f"`{name}` is ignored beside a mask. The scores need both."
                 found = _compared(exercise, one, (*given, mask), right, {told: {}})
             if found:
                 return found

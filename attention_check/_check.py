@@ -83,15 +83,15 @@ def check(
 ) -> Report:
     """Compare an attention with the formula in float64, and name its fault.
 
-    How it is called, and what its formula has besides, is found by names and by trying; the report begins
+    How to call it, and what else its formula has, is found from names and by trying; the report begins
     with it. A function takes query (batch, num_heads, q_len, head_dim), key and value (batch, num_heads,
     k_len, head_dim), or the axes of heads and positions exchanged. A layer takes query (batch, q_len,
     embed_dim), key and value, or one input, or two, the second for keys and values; its own projections are
     used. A mask has up to four axes, (batch or 1, num_heads or 1, q_len, k_len), or fewer. In a model, each
     layer of attention has a finding of its own. The result is the output, or a tuple that begins with it.
 
-    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, "differs" where a
-    convention is another one, or "not tried" with the reason, such as a call that raises.
+    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, "differs" where it
+    follows another convention, or "not tried" with the reason, such as a call that raises.
 
     Args:
         attention: a function, or a layer: an `nn.MultiheadAttention`, or a module whose projections, together
@@ -110,8 +110,8 @@ def check(
         window: how many keys before and after its own position a query sees, (left, right), None for all.
         tries: which of `ASPECTS` to try; default all.
         strict: whether the report is false also where a convention differs.
-        accept: which aspects, or layers of a model, may be wrong or differ: what is found there is said, and
-            is no failure.
+        accept: which aspects, or layers of a model, may be wrong or differ: what is found there is reported,
+            but is no failure.
 
     Raises:
         TypeError: `attention` is not callable, or a class; or a number is of the wrong type.
@@ -319,7 +319,7 @@ def _judge_all(
                 contract = replace(contract, mask_kind="")  # no form could be right
         findings[name] = found
     if contract.changes and (first := next(iter(findings), "")):
-        said = f"a call changes torch's {listed(sorted(contract.changes))}, also for all that runs after it."
+        said = f"a call changes torch's {listed(sorted(contract.changes))}, for all that runs later."
         if findings[first].kind != WRONG:
             findings[first] = Finding(WRONG, said)
         else:
@@ -338,7 +338,7 @@ def _judge(
     """Try one aspect, case by case: what raises or cannot be expressed is not tried."""
     for needed in BUILDS_ON[name]:
         if needed in findings and findings[needed].kind == WRONG:
-            return Finding(NOT_TRIED, f"mend this first: {needed}")
+            return Finding(NOT_TRIED, f"fix this first: {needed}")
     if contract.quantized and name in ("empty rows", "NaN in padding", "gradients"):
         return Finding(NOT_TRIED, "quantized numbers have no NaN and no gradients")
     if name == "gradients" and contract.arrays == "numpy":
@@ -355,7 +355,7 @@ def _judge(
                 torch.is_tensor(x) and x.dtype == torch.bool
                 for x in exercise._arguments(case)
             ):
-                reasons.setdefault(case, "mend this first: masks")
+                reasons.setdefault(case, "fix this first: masks")
         tried = _without(exercise, reasons)
     if name == "gradients" and tried is not None:
         tried, more = _with_right_numbers(tried, contract)
@@ -383,7 +383,7 @@ def _judge(
 
 def _left_out(reasons: Mapping[str, str]) -> str:
     """What is left out, as a clause, except cases that a contract cannot express: these are no loss."""
-    losses = ("it raises", "mend this first", "no case")
+    losses = ("it raises", "fix this first", "no case")
     raised = {case: why for case, why in reasons.items() if why.startswith(losses)}
     clauses = []
     for why in dict.fromkeys(raised.values()):

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = given.attention[0] if given.attention[:1] in [[x] for x in BEFORE] else ""
     names = given.attention[bool(before) :]
     if not given.results and (len(names) != 1 or not names[0].partition(":")[2]):
-        parser.error("an attention is needed, as module:function")
+        parser.error("name an attention, as module:function")
     try:
         # What it prints is not the report.
         with limited(given.seconds), redirect_stdout(io.StringIO()):
@@ -115,7 +115,7 @@ def _make_parser() -> argparse.ArgumentParser:
         add(f"--{option}", choices=choices)
     paths = "of parts of the layer: q_proj=PATH k_proj=PATH v_proj=PATH out_proj=PATH"
     add("--projections", type=named_path, nargs=4, metavar="NAME=PATH", help=paths)
-    add("--num-heads", type=int, help="of a layer that does not say it")
+    add("--num-heads", type=int, help="of a layer that lacks it")
     add("--base", type=float, help="of rotary positions, if not 10,000")
     halves = "rotary: the columns of a pair are half of the width apart"
     add("--halves", dest="interleaved", action="store_false", default=None, help=halves)

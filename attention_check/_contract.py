@@ -365,7 +365,7 @@ class Report:
         findings: aspect -> `Finding`.
         contract: how the attention was called, in words.
         strict: whether what differs counts as wrong.
-        pinned: the contract that was written down earlier; another one is a failure of its own.
+        pinned: the contract that was written down earlier; a different one is a failure.
         accept: aspects whose findings are known and no failure.
 
     Example:

@@ -16,9 +16,9 @@ statements run as cells do:
     check_multi_head(Attention, weights=False)
 
 With --json, each line is the results.json of a submission as Gradescope reads and Otter writes it (nbgrader
-has no such file: its grades are in a database). With --results, a run that was interrupted goes on where it
-was. The exit status is 0 if all submissions were graded, 1 if somebody must look at one of them, and 2 for
-wrong arguments. It runs on Linux and macOS; on Windows, use WSL.
+has no such file: its grades are in a database). With --results, an interrupted run continues where it
+stopped. The exit status is 0 if all submissions were graded, 1 if somebody must look at one of them, and 2
+for wrong arguments. It runs on Linux and macOS; on Windows, use WSL.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _files_in(folder: Path) -> dict[str, bytes]:
             if one.is_file() and not one.is_symlink():
                 files[str(one.relative_to(folder))] = _read(one)
             if len(files) > _MOST or sum(map(len, files.values())) > _LARGEST:
-                raise ValueError("its files are too many or large")
+                raise ValueError("it has too many files, or too large ones")
     return files
 
 
@@ -429,7 +429,7 @@ class _Run:
             options = {one.arg: _value(submission, one.value) for one in node.keywords}
             answer = arguments[0] if isinstance(arguments[0], dict) else {}
             if answer.get("is_ours"):
-                return "missing", "only the course's own is there"
+                return "missing", "only the course's own answer is there"
             submission.doubts.clear()
             check = partial(submission.check, _checker(node), arguments, options)
             verdict = check(seconds=self.cell_seconds)

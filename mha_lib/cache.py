@@ -178,7 +178,7 @@ class KeyValueCache:
     def lens(self) -> Int[Tensor, " batch"]:
         """Number of real tokens of each sample, int64 (batch,); this is the position of its next token.
 
-        Tokens that `keep_last` has forgotten are counted.
+        Tokens that `keep_last` has forgotten are counted too.
 
         Raises:
             ValueError: the cache is still empty, so the batch size is not known.

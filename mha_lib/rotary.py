@@ -54,7 +54,7 @@ def rotary_angles(
 
     Raises:
         TypeError: a size is not an int, positions are not integers, `base` is not a number, or `dtype` is
-            another one.
+            a different one.
         ValueError: a size or `base` is not positive, a position is negative, or `head_dim` is odd.
 
     Example:

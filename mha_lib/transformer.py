@@ -174,7 +174,7 @@ class EncoderBlock(_Block):
         scale, softcap: see `MultiHeadAttention`; layers that are given the same tensor as `scale` share it.
         qk_norm, sink: see `MultiHeadAttention`.
         device, dtype: device and dtype of the parameters; default torch's.
-        unknown: any other option is refused, with a list of these.
+        unknown: any other option is rejected, with a list of these.
 
     Raises:
         TypeError: a width or count is not an int, or an argument has the wrong type.

@@ -1,4 +1,4 @@
-"""What is built from the layers: an encoder–decoder, BERT, GPT-2, Llama, their files, and how they write.
+"""Models built from the layers: an encoder–decoder, BERT, GPT-2, Llama, their files, and how they write.
 
-No layer needs it. `mha_lib` offers its public names too: `from mha_lib import Llama, generate`.
+No layer needs them. `mha_lib` offers their names too: `from mha_lib import Llama, generate`.
 """

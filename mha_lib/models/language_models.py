@@ -168,8 +168,8 @@ class _DecoderOnly(_LanguageModel):
             valid_lens: number of visible tokens, integers (batch,) or (batch, len).
             cache: from `new_cache`, one per batch. `tokens` are appended, and their positions continue where
                 it ends. `key_mask` then covers all slots, and `valid_lens`, (batch,), counts the new tokens.
-            logits_to_keep: for which tokens logits are computed: the last so many, or those at these places,
-                integers (batch, kept); default all. Decoding needs only those of the last real token, and
+            logits_to_keep: which tokens get logits: how many of the last ones, or their indices, integers
+                (batch, kept); default all. Decoding needs only those of the last real token, and
                 the others take much memory if the vocabulary is large.
 
         Returns:

@@ -31,7 +31,7 @@ class RotaryScaling(_AngleScaling):
     - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
     - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and each pair in between
       slows by a power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with
-      the length of the sample, without padding. With a `factor` of 1 this is the s of Peng et al. (2023,
+      the length of the sample (padding not counted). With a `factor` of 1 this is the s of Peng et al. (2023,
       §3.3); the rest is HuggingFace's. Cached keys keep the angles of the call that added them, so longer
       texts give different results with a cache and without one.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,

@@ -130,10 +130,10 @@ WRONG = [
     (["3", X, "split_head"], "There is no exercise split_head here. There are: MyHead, split_heads,"),
     (["3", X, "split_heads,split_heads"], "An exercise is named twice in --exercises"),
     (["3", X, "MyHead", P, "2,1"], "--points has 2 numbers and --exercises 1 names: give"),
-    (["3", X, "MyHead", P, "-2"], "--points must be numbers from 0 on, such as 2,1, and '-2'"),
-    (["3", X, "MyHead", P, "nan"], "--points must be numbers from 0 on, such as 2,1, and 'nan'"),
+    (["3", X, "MyHead", P, "-2"], "--points must be numbers of at least 0, such as 2,1; '-2'"),
+    (["3", X, "MyHead", P, "nan"], "--points must be numbers of at least 0, such as 2,1; 'nan'"),
     (["33", X, "MyHead"], "There is no page '33': give a number from 0 to 9"),
-    (["README.md", X, "MyHead"], "README.md is no page of the course: give one with its cells"),
+    (["README.md", X, "MyHead"], "README.md is not a page of the course: give a notebook"),
     (["3", X, "MyHead", "--name", "../x"], "--name must consist of letters, digits, `_` and `-`"),
 ]  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_an_assignment_that_was_changed_is_not_overwritten(tmp_path, monkeypatch
     [path] = tmp_path.rglob("*.ipynb")
     path.write_text("mine")
     arguments = "3", "--exercises", "split_heads", "--to", str(tmp_path), "--name", "heads"
-    assert "is there already and differs: remove it" in refused(capsys, *arguments)
+    assert "exists already and differs: remove it" in refused(capsys, *arguments)
     assert path.read_text() == "mine"
 
 

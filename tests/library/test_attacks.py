@@ -362,7 +362,7 @@ MOUNTS = "import ctypes\nif ctypes.CDLL(None).unshare(0x10020000) != 0:\n    rai
 @needs_walls
 @pytest.mark.slow
 @pytest.mark.parametrize(("attack", "said"), [
-    (looked_up(), "it is right for the numbers of the page, and wrong for others"),
+    (looked_up(), "it is right for the numbers on the page, but wrong for others"),
     (ASKS, "Code cell 2 did not end within 20 seconds"),
     (LISTS, "It sent what is no result"),
     (SHARED, "Cannot allocate memory"), (KNOWN_FILES, "No space left"), (MOUNTS, "OSError: it cannot mount"),

@@ -69,7 +69,7 @@ def test_every_section_of_the_text_is_used():
     always = Contract(dot_product_attention, mask="mask", causal="always")
     assert audited(exercise_of("masks", contract=always)) == []
     divided = check(dot_product_attention, scale=1.0, tries=["scores"])
-    assert "although their scale is another one" in divided.findings["scores"].message
+    assert "although another scale is declared" in divided.findings["scores"].message
     assert texts.unused == set()
     checked = Texts("attention_check._aspects")  # which also checks the form of each item
     for name, kind in itertools.product([*checked.unused], ITEMS):
@@ -131,7 +131,7 @@ def test_other_layouts_and_masks_are_told(mask):
     report = check(attend)
     assert said(report, "wrong") == {"masks": "the mask is inverted"}
     shared = report.findings["shared keys"]
-    assert shared == Finding("right", "but not tried for shared keys and a mask: mend this first: masks")
+    assert shared == Finding("right", "but not tried for shared keys and a mask: fix this first: masks")
 
 
 def test_a_mask_that_is_added_is_found():
@@ -180,7 +180,7 @@ def test_what_builds_on_a_fault_is_not_judged():
     report = check(lambda query, key, value, mask=None: F.scaled_dot_product_attention(query, key, value))
     assert said(report) == {"masks": "the mask is ignored"}
     assert report.status == 1
-    assert report.findings["empty rows"] == Finding("not tried", "mend this first: masks")
+    assert report.findings["empty rows"] == Finding("not tried", "fix this first: masks")
     assert report.findings["causal"] == Finding("not tried", "it takes no `is_causal`")
     assert report.findings["shared keys"] == Finding("not tried", "it takes as many key heads as query heads")
     assert report.findings["gradients"].kind == "right", "without a mask"

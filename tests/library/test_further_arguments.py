@@ -92,7 +92,7 @@ class Returned(Attention):
 @pytest.mark.parametrize(("layer", "said"), [
     (WithMasks("second"), "True in `context_mask` means hidden, in `mask` visible: it is inverted"),
     (WithMasks("minus"), "`attn_bias` is subtracted"),
-    (WithMasks("beside"), "`attn_bias` is left out beside a mask"),
+    (WithMasks("beside"), "`attn_bias` is ignored beside a mask"),
     (WithNorm("raw"), "without `context`, keys and values come from the input before its norm"),
     (Idle(), "the parameters of `norm` change nothing"),
     (Added("scaled"), "`attention_mask` is scaled too"),

@@ -65,7 +65,7 @@ def test_each_exercise_is_right_or_wrong_with_its_cause_or_missing(tmp_path):
     ]
     assert lines[3].startswith("  wrong    check_split_heads(split_heads): ") and "axis" in lines[3], lines[3]
     assert lines[4:7] == [
-        "  missing  check_attention(my_attention): only the course's own is there",
+        "  missing  check_attention(my_attention): only the course's own answer is there",
         "  missing  check_triangle(my_triangle): NameError: name 'my_triangle' is not defined",
         "  missing  check_head_dim(my_head_dim): its cell raises ZeroDivisionError: division by zero",
     ]

@@ -471,7 +471,7 @@ NAMED = {
     "first key": ("scores", "the first key is lost"),
     "times the mask": ("masks", "the mask is multiplied with the scores"),
     "mask after": ("masks", "the mask is applied after the softmax"),
-    "another sample": ("masks", "each sample gets the mask of another one"),
+    "another sample": ("masks", "each sample gets the mask of another sample"),
     "moved mask": ("masks", "the mask is moved by one key"),
     "head 0 alone": ("masks", "the mask holds for head 0 only"),
     "folded": ("masks", "the masks of the samples are repeated in the wrong order"),
