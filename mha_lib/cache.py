@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -272,8 +273,18 @@ class KeyValueCache:
         else:  # in the layout that `cat` returns, because a compiled program depends on the layout
             layout = torch.contiguous_format
             keys, values = (x.clone(memory_format=layout) for x in (keys, values))
-        self._held = keys, values, visible
+        is_first, self._held = self.keys is None, (keys, values, visible)
+        if is_first:
+            self._leave_open()
         return keys, values, visible
+
+    def _leave_open(self) -> None:
+        """Tell the compiler, where one is loaded, that batch and length are those of this prompt only."""
+        compiler = sys.modules.get("torch._dynamo")  # loading it would take seconds
+        if compiler is not None and not torch.compiler.is_compiling():
+            for tensor in self._held:
+                if tensor is not None:
+                    compiler.maybe_mark_dynamic(tensor, (0, tensor.ndim // 2))
 
     def check_fits(
         self, sizes: Sequence[int], valid_lens: Integer[Tensor, "..."] | None

@@ -170,10 +170,8 @@ def _leave_open(new: Tensor, cache: Sequence[KeyValueCache]) -> None:
     """Before the first step, tell the compiler that batch and length are those of this prompt only."""
     open_axes: Any = torch._dynamo.maybe_mark_dynamic
     open_axes(new, 0)
-    for block in cache:
-        for tensor in block._held:
-            if tensor is not None:
-                open_axes(tensor, (0, tensor.ndim // 2))
+    for block in cache:  # whose tensors are new ones where there are beams
+        block._leave_open()
 
 
 def _uncompiled(model: Any) -> Any:
@@ -406,10 +404,11 @@ def _decode(
     use_cache: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Generate from `start`, after checking the arguments whose names in `generate` differ."""
-    _checks.check_type("model", model, EncoderDecoder)
+    bare = _uncompiled(model)
+    _checks.check_type("model", bare, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
-    vocab = _num_embeddings(model.target_embedding)
-    if max_len > (longest := model.max_len):
+    vocab = _num_embeddings(bare.target_embedding)
+    if max_len > (longest := bare.max_len):
         raise refusal("max_len", f"be at most the model's own, {longest}", max_len)
     for name, token in {"start": start, "end": end}.items():
         if not 0 <= _checks.check_int(name, token) < vocab:

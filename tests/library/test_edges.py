@@ -155,6 +155,30 @@ def test_compiled_decoding_makes_few_graphs(kind):
     assert graphs.frame_count <= 4
 
 
+@torch.no_grad()
+@pytest.mark.no_shape_checks
+@pytest.mark.parametrize(("kind", "dynamic", "most"), [("GPT-2", True, 4), ("Llama", None, 5)])
+@pytest.mark.newer_torch
+def test_a_compiled_loop_with_a_new_cache_for_each_prompt_makes_few_graphs(kind, dynamic, most):
+    """Prompts are read without the compiler, and tokens are written with it; samples may differ in length.
+
+    Without `dynamic`, torch takes the first batch for fixed, and compiles again when it changes.
+    """
+    from torch._dynamo.testing import CompileCounter
+
+    torch.compiler.reset()
+    graphs, model = CompileCounter(), model_of(kind).eval()
+    program = torch.compile(model, backend=graphs, fullgraph=True, dynamic=dynamic)
+    sizes = [(1, 5, False), (1, 9, False), (3, 5, False), (1, 7, True), (3, 9, True), (8, 6, True)]
+    for rows, length, is_padded in sizes:
+        cache, prompts = model.new_cache(), torch.zeros(rows, length, dtype=torch.int64)
+        lens = torch.arange(rows) % length + 1 if is_padded else None
+        model(prompts, valid_lens=lens, cache=cache)
+        for _ in range(3):
+            program(prompts[:, :1].clone(), cache=cache)
+    assert graphs.frame_count <= most
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.float32], ids=str)
 @BOTH_PATHS
 def test_a_scale_may_have_another_dtype(dtype, need_weights):

@@ -8,7 +8,7 @@ from attention_marks import HALVES, TRACED
 from random_tensors import generator, random
 from torch import nn
 
-from mha_lib import GPT2, Bert, EncoderDecoder, Llama, generate
+from mha_lib import GPT2, Bert, EncoderDecoder, Llama, beam_decode, generate, greedy_decode
 from mha_lib.models.generation import _choice, _write, _Writing
 
 SIZES = {"embed_dim": 12, "num_heads": 3, "hidden_dim": 17, "num_layers": 2}
@@ -249,3 +249,16 @@ def test_a_compiled_model_writes(dynamic):
         )
         torch.testing.assert_close(found, expected)
     assert 1 <= len(graphs) <= 4
+
+
+@TRACED
+def test_a_compiled_encoder_decoder_answers():
+    """`generate` accepted it, `greedy_decode` and `beam_decode` did not."""
+    torch.manual_seed(0)
+    model = EncoderDecoder(19, 17, **SIZES).double().eval()
+    traced = torch.compile(model, backend="eager")
+    given = {"source": TOKENS, "source_lens": LENS, "start": 0, "end": 1, "max_len": 4}
+    for decode in (greedy_decode, beam_decode):
+        torch.testing.assert_close(decode(traced, **given), decode(model, **given))
+    with pytest.raises(TypeError, match="model must be an EncoderDecoder, got GPT2"):
+        greedy_decode(torch.compile(made("GPT-2"), backend="eager"), **given)
