@@ -254,6 +254,15 @@ def put_code_below(app, doctree, docname):
             cell.children.reverse()
 
 
+def put_picture_first(app, doctree, docname):
+    """Show what a cell tagged opening-picture draws right below the title, though the set-up has to run before."""
+    for cell in list(doctree.findall(nodes.container)):
+        if "tag_opening-picture" in cell["classes"]:
+            title = next(doctree.findall(nodes.title))
+            cell.parent.remove(cell)
+            title.parent.insert(title.parent.index(title) + 1, cell)
+
+
 def finish(app, exception):
     """Change the finished pages. A page's policy names its scripts, so nothing may change them afterwards."""
     if not exception and app.builder.format == "html":
@@ -291,6 +300,7 @@ def setup(app):
     app.connect("doctree-read", add_search_words)
     app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
+    app.connect("doctree-resolved", put_picture_first)
     app.connect("config-inited", load_only_where_needed)
     app.connect("config-inited", name_address)
     app.connect("config-inited", write_home)  # before Sphinx reads the page
