@@ -30,7 +30,9 @@ _HIDDEN = [_COURSE / "exercises", _COURSE / "in_page"]  # what is expected
 _HOME = "/submission"
 _SERVE = "from mha_course._judged import main; main()"
 # A container gets the course from the grader, so that an image need not be of the same version.
-_UNPACK = """import io, os, sys, tarfile
+# With docker's --workdir nobody but its root could write there.
+_UNPACK = f"""import io, os, sys, tarfile
+os.chdir("{_HOME}")
 from multiprocessing.connection import Connection
 sent = Connection(os.dup(0), writable=False).recv_bytes()
 tarfile.open(fileobj=io.BytesIO(sent)).extractall("/course")
@@ -185,7 +187,7 @@ def _limits() -> list[str]:
         given |= {name: "", name.upper(): ""}
     for name, value in given.items():
         found += ["--env", f"{name}={value}"]
-    return [*found, "--workdir", _HOME]
+    return found
 
 
 def _needed_engine() -> str:
