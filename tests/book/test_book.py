@@ -293,6 +293,7 @@ def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
 def test_page_content(book, visit, page_name):
     html = (book / page_name).read_text(encoding="utf-8")
     assert not re.search(r"Traceback \(most recent call last\)|class=\"[^\"]*\b(stderr|traceback)\b", html)
+    assert not re.search(r"(```|:::)\{", html), "a directive was left as text"
     page = visit(page_name)
 
     alts = page.locator("article img").evaluate_all("images => images.map(i => i.getAttribute('alt') || '')")
@@ -480,6 +481,16 @@ def test_a_chapter_lets_the_reader_act_within_two_screens(visit, reader, page_na
     ends = [box["y"] + box["height"] for control in controls if (box := control.bounding_box())]
     assert ends
     assert min(ends) <= 2 * height
+
+
+def test_chapter_3_opens_with_its_picture(visit, reader):
+    """It stands on the first screen, though its code runs after the set-up."""
+    page = visit(
+        "chapters/03_multi_head_attention.html", new_context=reader(viewport={"width": 1280, "height": 800})
+    )
+    box = page.locator("#fig-questions").bounding_box()
+    assert box["y"] + box["height"] < 800
+    expect(page.locator("h1 ~ .cell").first.locator("#fig-questions")).to_have_count(1)
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)
