@@ -255,7 +255,7 @@ def put_code_below(app, doctree, docname):
 
 
 def put_picture_first(app, doctree, docname):
-    """Show what a cell tagged opening-picture draws right below the title, though the set-up has to run before."""
+    """Show what a cell tagged opening-picture draws below the title, though the set-up has to run before."""
     for cell in list(doctree.findall(nodes.container)):
         if "tag_opening-picture" in cell["classes"]:
             title = next(doctree.findall(nodes.title))

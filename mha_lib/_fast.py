@@ -6,6 +6,7 @@ second derivatives, rounding, and the effect of a NaN that only some queries see
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -279,3 +280,12 @@ def softmax(
         with suppress(RuntimeError):
             return torch.softmax(scores, -1, out=scores)
     return formula(scores, None, None)
+
+
+def leave_open(*tensors: Tensor | None) -> None:
+    """Tell the compiler, where one is loaded, that a batch and length are those of one prompt only."""
+    compiler = sys.modules.get("torch._dynamo")  # loading it would take seconds
+    if compiler is not None and not torch.compiler.is_compiling():
+        for tensor in tensors:
+            if tensor is not None:
+                compiler.maybe_mark_dynamic(tensor, (0, tensor.ndim // 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from mha_lib import _checks
 from mha_lib._checks import Device, DType, Positions
+from mha_lib._fast import leave_open
 from mha_lib.masking import valid_lens_mask
 
 _Held: TypeAlias = tuple[Tensor, Tensor, Tensor | None]  # keys, values, visible
@@ -273,18 +273,9 @@ class KeyValueCache:
         else:  # in the layout that `cat` returns, because a compiled program depends on the layout
             layout = torch.contiguous_format
             keys, values = (x.clone(memory_format=layout) for x in (keys, values))
-        is_first, self._held = self.keys is None, (keys, values, visible)
-        if is_first:
-            self._leave_open()
+            leave_open(keys, values, visible)
+        self._held = keys, values, visible
         return keys, values, visible
-
-    def _leave_open(self) -> None:
-        """Tell the compiler, where one is loaded, that batch and length are those of this prompt only."""
-        compiler = sys.modules.get("torch._dynamo")  # loading it would take seconds
-        if compiler is not None and not torch.compiler.is_compiling():
-            for tensor in self._held:
-                if tensor is not None:
-                    compiler.maybe_mark_dynamic(tensor, (0, tensor.ndim // 2))
 
     def check_fits(
         self, sizes: Sequence[int], valid_lens: Integer[Tensor, "..."] | None

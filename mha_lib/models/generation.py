@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mha_lib import _checks
 from mha_lib._checks import refusal
-from mha_lib.cache import KeyValueCache
+from mha_lib._fast import leave_open
 from mha_lib.masking import _check_bool
 from mha_lib.models.language_models import GPT2, Llama
 from mha_lib.models.seq2seq import (
@@ -147,7 +147,7 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
             found = bare(new, valid_lens=lens, cache=cache, logits_to_keep=keep)[1]
         elif cache is not None:
             if bare is not model and len(cache[0]) == tokens[0].shape[1]:
-                _leave_open(new, cache)
+                leave_open(new, *(one for block in cache for one in block._held))
             found = model(new, cache=cache)[1]
         else:
             last, longer = sizes[0], torch.nn.functional.pad(tokens[0], (0, 1))
@@ -164,14 +164,6 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
             block.reorder(rows)
 
     return _Writing(logits, follow)
-
-
-def _leave_open(new: Tensor, cache: Sequence[KeyValueCache]) -> None:
-    """Before the first step, tell the compiler that batch and length are those of this prompt only."""
-    open_axes: Any = torch._dynamo.maybe_mark_dynamic
-    open_axes(new, 0)
-    for block in cache:  # whose tensors are new ones where there are beams
-        block._leave_open()
 
 
 def _uncompiled(model: Any) -> Any:
