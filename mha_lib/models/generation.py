@@ -147,7 +147,8 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
             found = bare(new, valid_lens=lens, cache=cache, logits_to_keep=keep)[1]
         elif cache is not None:
             if bare is not model and len(cache[0]) == tokens[0].shape[1]:
-                leave_open(new, *(one for block in cache for one in block._held))
+                held = (tensor for block in cache for tensor in block._held)
+                leave_open(new, *held)
             found = model(new, cache=cache)[1]
         else:
             last, longer = sizes[0], torch.nn.functional.pad(tokens[0], (0, 1))
