@@ -125,7 +125,6 @@ from mha_course.exercises.softmax_positions_cache import (
     check_masked_softmax,
     check_my_masked_softmax,
     check_positions,
-    check_rotary,
 )
 from mha_course.exercises.transformer import (
     check_beam,
@@ -208,7 +207,6 @@ __all__ = [
     "check_post_norm",
     "check_probabilities",
     "check_repaired",
-    "check_rotary",
     "check_row_order",
     "check_score_moments",
     "check_share_keys",

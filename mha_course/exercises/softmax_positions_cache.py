@@ -1,4 +1,4 @@
-"""Checkers for parts of the layer: the masked softmax, positions, rotation, the cache."""
+"""Checkers for parts of the layer: the masked softmax, positions, the cache."""
 
 from __future__ import annotations
 
@@ -169,74 +169,6 @@ def check_positions(answer: Answer, *, added: bool = False) -> Verdict:
     """
     _checks.check_type("added", added, bool)
     return (_ADDED if added else _TABLE)(answer)
-
-
-# ------------------------------------------------------------------ rotation
-
-
-def _turned(first: Tensor, second: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
-    cos, sin = angles.cos(), angles.sin()
-    return first * cos - second * sin, first * sin + second * cos
-
-
-def _neighbours(x: Tensor, angles: Tensor) -> Tensor:
-    pairs = _turned(x[..., 0::2], x[..., 1::2], angles)
-    return torch.stack(pairs, -1).flatten(-2)
-
-
-def _halves(x: Tensor, angles: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return torch.cat(_turned(first, second, angles), -1)
-
-
-def _lengths_kept(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
-    before, after = arguments[0].norm(dim=-1), results[0].double().norm(dim=-1)
-    if after.shape == before.shape and bool((after - before).abs().max() > 1e-3):
-        return "a rotation keeps the length of each row, and here the lengths change"
-    return ""
-
-
-_NEIGHBOURS = exercise(
-    "_NEIGHBOURS",
-    reference=_neighbours,
-    also=exercise.mistakes("any pairs", _neighbours),
-    returns="rotated (..., len, head_dim)",
-    properties=(_lengths_kept,),
-    gradients=True,
-    atol=1e-4,
-)
-_HALVES = replace(
-    _NEIGHBOURS,
-    reference=_halves,
-    wrong=(*exercise.mistakes("_HALVES"), *exercise.mistakes("any pairs", _halves)),
-)
-
-
-def check_rotary(answer: Answer, *, interleaved: bool = True) -> Verdict:
-    """Check a rotation of queries or keys by the angles of their positions (Su et al., 2021, equation 34).
-
-    The cases are a pair of columns, five pairs, a batch of two samples with three heads of seven tokens, and
-    angles far beyond a full turn. The angles are random numbers rather than positions times frequencies, so
-    that no two pairs or positions share one. The gradients are compared too.
-
-    Args:
-        answer: function of `x` (..., len, head_dim) and angles (len, head_dim / 2) in radians that returns
-            the rotated `x`.
-        interleaved: columns 2i and 2i + 1 are a pair; otherwise they lie half the width apart.
-
-    Returns:
-        Whether the answer is right; if not, the cause.
-
-    Raises:
-        TypeError: `interleaved` is not a bool.
-
-    Example:
-        >>> from mha_lib import apply_rotary
-        >>> check_rotary(lambda x, angles: apply_rotary(x, -angles)).message[:41]
-        'Not yet: the rotation goes the other way.'
-    """
-    _checks.check_type("interleaved", interleaved, bool)
-    return (_NEIGHBOURS if interleaved else _HALVES)(answer)
 
 
 # ------------------------------------------------------------------ cache

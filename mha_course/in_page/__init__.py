@@ -93,7 +93,7 @@ def english_dates() -> str:
 
 
 def exercise_of(check: str) -> Exercise:
-    """The exercise behind a cell that checks an answer, such as `check_rotary(turn, interleaved=False)`."""
+    """The exercise behind a cell that checks an answer, such as `check_positions(add, added=True)`."""
     if "check_multi_head(" in check:
         return _multi_head()
     asked: list[Exercise] = []

@@ -24,7 +24,7 @@ from mha_course.data import dates
 from mha_course.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
 from mha_course.exercises.bugs import check_escape
 from mha_course.exercises.multi_head import check_multi_head
-from mha_course.exercises.softmax_positions_cache import check_positions, check_rotary
+from mha_course.exercises.softmax_positions_cache import check_positions
 from mha_course.experiments import load_experiment
 from mha_course.measuring import longest_chain
 from mha_course.notebook import compare_with_browser, set_seed, show_source, why
@@ -797,7 +797,6 @@ CASES += [
     (lambda: Exercise(**EXAMPLE, run=2), TypeError, "run", "2"),
     (lambda: Exercise(**EXAMPLE, properties=["rows"]), TypeError, "properties", "'rows'"),
     (lambda: check_positions(abs, added="x"), TypeError, "added", "'x'"),
-    (lambda: check_rotary(abs, interleaved=1), TypeError, "interleaved", "1"),
     (lambda: check_multi_head(abs, adapter=3), TypeError, "adapter", "3"),
     (lambda: check_multi_head(abs, adapter={"W_q": "q"}), ValueError, "adapter", "W_q"),
     (lambda: check_multi_head(abs, call="forward"), TypeError, "call", "'forward'"),

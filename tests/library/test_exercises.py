@@ -226,12 +226,6 @@ def cosines_first(num_positions, embed_dim):
     return torch.stack((angle.cos(), angle.sin()), -1).flatten(1)[:, :embed_dim].float()
 
 
-def rotated_back(x, angles):
-    a, b = x[..., 0::2], x[..., 1::2]
-    cos, sin = angles.cos(), angles.sin()
-    return torch.stack((a * cos + b * sin, b * cos - a * sin), -1).flatten(-2)
-
-
 def without_own_key(x, W_q, W_k, W_v):  # noqa: N803
     scores = x @ W_q @ (x @ W_k).T / W_k.shape[1] ** 0.5
     hidden = torch.ones_like(scores).triu() > 0
@@ -275,7 +269,6 @@ NAMED = [
     ("check_ntk_base", "the base gets smaller", lambda d, base, s: base / s ** (d / (d - 2))),
     ("check_tied_weight", "the weights are halved", lambda weight: torch.cat((weight, weight), 1) / 2),
     ("check_token_share", "it is the ratio of token to position", lambda s, d, f: (s * f) ** 2 * 2),
-    ("check_rotary", "the rotation goes the other way", rotated_back),
     ("check_greedy_pruning", "all heads are ranked once", ranked_once),
     ("check_smooth_loss", "the smoothing is spread only over the other tokens", loss_of_others),
     ("check_smooth_loss", "nothing is smoothed", lambda logits, y, _: F.cross_entropy(logits.mT, y)),

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mha_course.exercises import Exercise, check_cache, check_masked_softmax, check_positions, check_rotary
+from mha_course.exercises import Exercise, check_cache, check_masked_softmax, check_positions
 from mha_course.exercises import softmax_positions_cache as checkers
 
 LOWEST = torch.finfo(torch.float32).min
@@ -120,58 +120,6 @@ TABLE_UNKNOWN = {
     ),
 }
 
-# Rotation
-
-
-def turned_by_complex_numbers(x, angles):
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(pairs * torch.exp(1j * angles)).flatten(-2)
-
-
-def turned_in_slices(x, angles):
-    turned = torch.empty_like(x)
-    a, b = x[..., ::2], x[..., 1::2]
-    turned[..., ::2] = a * torch.cos(angles) - b * torch.sin(angles)
-    turned[..., 1::2] = a * torch.sin(angles) + b * torch.cos(angles)
-    return turned
-
-
-def turned_by_repeating(x, angles):
-    twice = angles.repeat_interleave(2, dim=-1)
-    crossed = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).reshape(x.shape)
-    return x * twice.cos() + crossed * twice.sin()
-
-
-def turned_by_matrices(x, angles):
-    rows = torch.stack((angles.cos(), -angles.sin(), angles.sin(), angles.cos()), -1)
-    matrices = rows.unflatten(-1, (2, 2))  # (len, pairs, 2, 2)
-    return torch.einsum("...lpj,lpij->...lpi", x.unflatten(-1, (-1, 2)), matrices).flatten(-2)
-
-
-def turned_column_by_column(x, angles):
-    columns = []
-    for i in range(x.shape[-1] // 2):
-        cos, sin = angles[:, i].cos(), angles[:, i].sin()
-        even, odd = x[..., 2 * i], x[..., 2 * i + 1]
-        columns += [even * cos - odd * sin, even * sin + odd * cos]
-    return torch.stack(columns, dim=-1)
-
-
-def turned_halves(x, angles):
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), dim=-1)
-
-
-ROTARY_UNKNOWN = {
-    "a rotation keeps the length of each row": lambda x, angles: 1.1 * turned_in_slices(x, angles),
-    "right for one pair, five pairs and large angles, wrong for a batch with heads": lambda x, angles: (
-        turned_in_slices(x, angles) if x.ndim < 4 else turned_in_slices(x[:1].repeat(2, 1, 1, 1), angles)
-    ),
-    "but not the gradients, for one pair (x (3, 2), angles (3, 1)): no gradient reaches `angles`": (
-        lambda x, angles: turned_in_slices(x, angles.detach())
-    ),
-}
-
 # Cache
 
 
@@ -257,7 +205,6 @@ CACHE_UNKNOWN = {
 # Verdicts
 
 TABLES = [table_by_loops, table_by_slices, table_by_shifted_sines, table_in_numpy, table_of_complex_numbers]
-TURNS = [turned_by_complex_numbers, turned_in_slices, turned_by_repeating, turned_by_matrices]
 CACHES = [decoded_from_lists, decoded_from_slots, decoded_by_concatenation, decoded_online]
 RIGHT = {
     check_masked_softmax: [filled_with_infinity, filled_with_the_lowest, by_hand, by_loops, added_lowest],
@@ -265,13 +212,11 @@ RIGHT = {
     partial(check_positions, added=True): [
         lambda x: x + table_by_loops(*x.shape[1:]), lambda x: (x + table_by_slices(*x.shape[1:])).numpy(),
     ],
-    check_rotary: [*TURNS, turned_column_by_column],
-    partial(check_rotary, interleaved=False): [turned_halves],
     check_cache: [*CACHES, decoded_by_a_class],
 }  # fmt: skip
 UNKNOWN = {
     check_masked_softmax: SOFTMAX_UNKNOWN, check_positions: TABLE_UNKNOWN,
-    check_rotary: ROTARY_UNKNOWN, check_cache: CACHE_UNKNOWN,
+    check_cache: CACHE_UNKNOWN,
 }  # fmt: skip
 
 

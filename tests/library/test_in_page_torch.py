@@ -441,7 +441,7 @@ NEEDS_TORCH = {
               "test_other_right_answers": "nn.MultiheadAttention"},
     "transformer": {"TorchPostNorm": "nn.TransformerEncoderLayer"},
     "efficiency": {},
-    "parts": {"table_of_complex_numbers": "complex numbers", "turned_by_complex_numbers": "complex numbers",
+    "parts": {"table_of_complex_numbers": "complex numbers",
               "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy"},
     "of_pages": {"two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
                  "two_seconds[04_self_attention-3]": "torch.autograd",
