@@ -151,6 +151,29 @@ def test_maps_that_are_drawn_later_follow_a_hand_that_never_rests(show):
     assert_shows_numbers(host, explorer)
 
 
+def test_a_widget_keeps_its_height_until_the_hand_lets_go_of_the_slider(show):
+    """On a phone, four small maps are two rows and one is one row: what is below stays in place meanwhile."""
+    host = show(SAMPLES["HeadExplorer"]())
+    host.page.set_viewport_size({"width": 360, "height": 740})
+    four, one, released = host.get_by_role("slider", name="num_heads").evaluate(
+        """async (slider) => {
+          const widget = slider.closest(".mha-widget");
+          const heightAfter = async (type, value) => {
+            slider.value = value;
+            slider.dispatchEvent(new Event(type, { bubbles: true }));
+            for (let frame = 0; frame < 5; frame++) {
+              await new Promise(requestAnimationFrame);
+              await new Promise((resolve) => setTimeout(resolve));
+            }
+            return widget.offsetHeight;
+          };
+          return [await heightAfter("input", 3), await heightAfter("input", 0), await heightAfter("change", 0)];
+        }"""
+    )
+    assert host.get_by_role("slider", name="num_heads").get_attribute("aria-valuetext") == "1 head, head_dim 12"
+    assert released < one == four
+
+
 def test_two_widgets_are_independent_and_two_views_are_one(reader, tmp_path):
     first, second = SAMPLES["HeadExplorer"](), SAMPLES["HeadExplorer"]()
     second.num_heads = 3

@@ -2,7 +2,7 @@
 
 import { headColor } from "../shared/colors.js";
 import { formatNumber, groupDigits } from "../shared/format.js";
-import { element, inlineText, mark, setText, widget } from "../shared/frame.js";
+import { element, inlineText, keepHeight, mark, setText, widget } from "../shared/frame.js";
 import { countHeads, countRight, headAnswers } from "./head_answers.js";
 import { askedPlaces, fitHeads, headComputer, headCounts, headOrder } from "./head_math.js";
 import { colorBar } from "../shared/number_map.js";
@@ -295,10 +295,10 @@ function buildLargeMap(frame, name) {
     const describe = (/** @type {number} */ q, /** @type {number} */ k, /** @type {string} */ number) => {
       const ofOutput = isDifference ? `number ${first + k} of each head's output` : `number ${first + k} of the output`;
       const target = isOutput ? ofOutput : `key ${quoted(k)}`;
-      const each = heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
+      const each = () => heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
       if (isBlank(q, k)) number = "no difference";
       const mask = k >= validLen ? ", hidden by the padding mask" : ", hidden by the causal mask";
-      const [both, reason] = [isDifference ? ` (${each})` : "", isHidden(q, k) ? mask : ""];
+      const [both, reason] = [isDifference ? ` (${each()})` : "", isHidden(q, k) ? mask : ""];
       return `query ${quoted(q)} → ${target}: ${number}${both}${reason}`;
     };
     const columns = isOutput ? Array.from(table[0], (_, column) => String(first + column)) : tokens;
@@ -333,6 +333,7 @@ function buildGallery(frame) {
   const maps = element("div", { class: "mha-maps" });
   const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads, the sharpest first" }), maps);
   frame.listen(maps, "change", (event) => frame.set({ head: Number(event.target.value) }));
+  keepHeight(frame, node);
   /** @type {{label: HTMLElement, input: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
   const entries = [];
   /** @type {number[]} the order of the heads in the page */

@@ -349,6 +349,33 @@ function buildLater(signal) {
   };
 }
 
+/**
+ * Keeps the height of a widget, or of a part, while a slider of the widget is dragged. If it were lower for some of the
+ * values, all that is below would move up and down, which costs a slow device more than the step itself.
+ * @param {Frame} frame @param {HTMLElement} node
+ */
+export function keepHeight(frame, node) {
+  let isDragged = false;
+  let height = 0;
+  const observer = new ResizeObserver(([{ borderBoxSize: [{ blockSize }] }]) => {
+    height = isDragged ? Math.max(height, blockSize) : blockSize;
+  });
+  observer.observe(node);
+  frame.signal.addEventListener("abort", () => observer.disconnect());
+  const form = /** @type {HTMLElement} */ (frame.body.parentElement);
+  frame.listen(form, "input", ({ target }) => {
+    if (target.type !== "range") return;
+    isDragged = true;
+    node.style.minHeight = `${height}px`;
+  });
+  const letGo = () => {
+    isDragged = false;
+    node.style.minHeight = "";
+  };
+  // A slider that ends where it began does not change.
+  for (const type of ["change", "pointerup", "pointercancel"]) frame.listen(form, type, letGo);
+}
+
 /** A button that copies a text, and says so. @param {Frame} frame @param {HTMLElement} code */
 export function copyButton(frame, code) {
   const copy = element("button", { type: "button", text: "Copy" });
@@ -487,6 +514,7 @@ function mount({ model, el }, { name, label, data = [], values = () => ({}), che
     if (!isShortcut(event)) event.stopPropagation();
   });
 
+  keepHeight(frame, root);
   const draw = build(frame);
   const footer = settings.length > 0 ? buildFooter(frame, settings, values) : null;
   if (footer) form.insertBefore(footer.node, status);

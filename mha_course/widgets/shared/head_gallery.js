@@ -1,7 +1,7 @@
 // Small maps of all heads of a model; a click chooses one, and the switch below a map turns its head off.
 
 import { headColor } from "./colors.js";
-import { element } from "./frame.js";
+import { element, keepHeight } from "./frame.js";
 import { pixelCanvas } from "./pixel_canvas.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
@@ -16,9 +16,13 @@ export function headGallery(frame, kinds, onChoose) {
   frame.listen(allOn, "click", () => frame.set({ gates: frame.get("gates").map(() => 1) }));
   const title = element("p", { class: "mha-title", text: "All heads: choose a map; switch heads off" });
   const node = element("div", { class: "mha-head-gallery" });
-  /** @type {{card: HTMLElement, radio: HTMLInputElement, box: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
+  keepHeight(frame, node);
+  /** @typedef {{card: HTMLElement, radio: HTMLInputElement, box: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}} Card */
+  /** @type {Card[]} */
   let cards = [];
   let sizes = [0, 0];
+  /** @type {Map<string, {cards: Card[], groups: HTMLElement[]}>} what was built, by the sizes: a reader compares models */
+  const built = new Map();
   const placeOf = (/** @type {number} */ index) => {
     const [layers, heads] = sizes;
     return [Math.floor(index / (layers * heads)), Math.floor(index / heads) % layers, index % heads];
@@ -45,25 +49,34 @@ export function headGallery(frame, kinds, onChoose) {
     const gate = element("label", { class: "mha-gate" }, box, element("span", { text: head, "aria-hidden": "true" }));
     const card = element("div", { class: "mha-card" }, choose, gate);
     card.style.setProperty("--head", headColor(head));
-    cards.push({ card, radio, box, canvas });
-    return card;
+    return { card, radio, box, canvas };
+  }
+
+  /** @param {number} layers @param {number} heads */
+  function makeCards(layers, heads) {
+    /** @type {Card[]} */
+    const all = [];
+    const groups = kinds.map(({ title, about }, kind) => {
+      const rows = Array.from({ length: layers }, (_, layer) => {
+        const own = Array.from({ length: heads }, (_, head) => makeCard(kind, layer, head));
+        all.push(...own);
+        const name = element("span", { class: "mha-hint", text: `layer ${layer}` });
+        return element("div", { class: "mha-layer" }, name, ...own.map(({ card }) => card));
+      });
+      const legend = element("legend", {}, element("b", { text: title }), ` – ${about}`);
+      return element("fieldset", {}, legend, ...rows);
+    });
+    return { cards: all, groups };
   }
 
   /** @param {number} layers @param {number} heads */
   function rebuild(layers, heads) {
-    cards = [];
     sizes = [layers, heads];
+    const found = built.get(String(sizes)) ?? makeCards(layers, heads);
+    built.set(String(sizes), found);
+    cards = found.cards;
     node.style.setProperty("--heads", String(heads));
-    node.replaceChildren(
-      ...kinds.map(({ title, about }, kind) => {
-        const rows = Array.from({ length: layers }, (_, layer) => {
-          const own = Array.from({ length: heads }, (_, head) => makeCard(kind, layer, head));
-          return element("div", { class: "mha-layer" }, element("span", { class: "mha-hint", text: `layer ${layer}` }), ...own);
-        });
-        const legend = element("legend", {}, element("b", { text: title }), ` – ${about}`);
-        return element("fieldset", {}, legend, ...rows);
-      }),
-    );
+    node.replaceChildren(...found.groups);
   }
 
   /**

@@ -52,10 +52,27 @@ export function placeByKey(key, [row, column], columns, step = 1) {
   return places[key];
 }
 
-/** Cells and labels of a map; `rebuild` replaces them for new labels. @param {MapOptions} options */
+/**
+ * Removes the last nodes of a row, or adds new ones, until there are `count`.
+ * @param {HTMLElement[]} nodes @param {number} count @param {any} row @param {(index: number) => HTMLElement} make
+ */
+function fit(nodes, count, row, make) {
+  while (nodes.length > count) nodes.pop()?.remove();
+  while (nodes.length < count) {
+    const node = make(nodes.length);
+    nodes.push(node);
+    row.append(node);
+  }
+}
+
+/** Cells and labels of a map; `rebuild` fits them to new labels. @param {MapOptions} options */
 function buildGrid({ name, rows, columns }) {
   const columnsName = element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" });
-  const node = element("div", { class: "mha-grid", role: "grid", "data-number-map": name });
+  const corner = element("span", { role: "columnheader", "aria-label": rows });
+  const header = element("div", { role: "row" }, corner);
+  const node = element("div", { class: "mha-grid", role: "grid", "data-number-map": name }, columnsName, header);
+  // Copying a cell takes a third of the time of creating one.
+  const cell = element("span", { role: "gridcell", tabindex: -1, "data-number": name });
   const grid = {
     node,
     /** @type {any[][]} [row][column] */
@@ -68,16 +85,14 @@ function buildGrid({ name, rows, columns }) {
   };
 
   /**
-   * Makes the cells again if there are more or fewer than before; otherwise only the labels change.
+   * Adds the cells that are missing and removes those that are too many; otherwise only the labels change.
    * @param {readonly string[]} rowTexts @param {readonly string[]} columnTexts
    * @param {boolean} areNumbers whether the column labels are only numbers; if there are many, some are
    *   omitted
    */
   function rebuild(rowTexts, columnTexts, areNumbers) {
     const step = areNumbers ? Math.ceil(columnTexts.length / 8) : 1;
-    if (grid.cells.length !== rowTexts.length || grid.cells[0].length !== columnTexts.length) {
-      makeCells(rowTexts.length, columnTexts.length);
-    }
+    resize(rowTexts.length, columnTexts.length);
     columnTexts.forEach((text, column) => {
       grid.columnLabels[column].setAttribute("aria-label", text);
       setText(grid.columnLabels[column], column % step === 0 ? text : "");
@@ -86,26 +101,27 @@ function buildGrid({ name, rows, columns }) {
   }
 
   /** @param {number} rowCount @param {number} columnCount */
-  function makeCells(rowCount, columnCount) {
-    // Copying a cell takes a third of the time of creating one.
-    const cell = element("span", { role: "gridcell", tabindex: -1, "data-number": name });
-    grid.columnLabels = Array.from({ length: columnCount }, () => element("span", { role: "columnheader" }));
-    grid.rowLabels = Array.from({ length: rowCount }, () => element("span", { role: "rowheader" }));
-    grid.cells = grid.rowLabels.map((_, row) =>
-      grid.columnLabels.map((_, column) => {
+  function resize(rowCount, columnCount) {
+    fit(grid.columnLabels, columnCount, header, () => element("span", { role: "columnheader" }));
+    while (grid.cells.length > rowCount) {
+      grid.cells.pop();
+      grid.rowLabels.pop()?.parentElement?.remove();
+    }
+    while (grid.cells.length < rowCount) {
+      const label = element("span", { role: "rowheader" });
+      node.append(element("div", { role: "row" }, label));
+      grid.rowLabels.push(label);
+      grid.cells.push([]);
+    }
+    grid.cells.forEach((cells, row) => {
+      fit(cells, columnCount, grid.rowLabels[row].parentElement, (column) => {
         const copy = cell.cloneNode(false);
         copy.dataset.row = String(row);
         copy.dataset.column = String(column);
         return copy;
-      }),
-    );
-    const corner = element("span", { role: "columnheader", "aria-label": rows });
+      });
+    });
     node.style.setProperty("--columns", String(columnCount));
-    node.replaceChildren(
-      columnsName,
-      element("div", { role: "row" }, corner, ...grid.columnLabels),
-      ...grid.cells.map((row, index) => element("div", { role: "row" }, grid.rowLabels[index], ...row)),
-    );
   }
   return grid;
 }
@@ -228,7 +244,9 @@ export function numberMap(frame, options) {
       row.forEach((number, x) => {
         const cell = grid.cells[y][x];
         drawCell(cell, number, extent, describe(y, x, formatNumber(number)), isBlank(y, x) ? undefined : digits);
-        cell.classList.toggle("mha-hidden", isHidden(y, x));
+        const hides = isHidden(y, x);
+        if (cell.hides !== hides) cell.classList.toggle("mha-hidden", hides);
+        cell.hides = hides;
       }),
     );
     showReadout();

@@ -4,7 +4,7 @@
 import { headColor, inkOn, viridis } from "../shared/colors.js";
 import { fileNotice, loadFile } from "../shared/file_source.js";
 import { countOf, formatNumber } from "../shared/format.js";
-import { element, mark, widget } from "../shared/frame.js";
+import { element, keepHeight, mark, setAttribute, setText, widget } from "../shared/frame.js";
 import { headGallery } from "../shared/head_gallery.js";
 import { colorBar } from "../shared/number_map.js";
 import { bars, checkbox, slider } from "../shared/parts.js";
@@ -209,7 +209,7 @@ function stepPlayer(frame) {
     drawPlay();
   }
   function drawPlay() {
-    play.textContent = timer ? "❚❚ Pause" : "▶ Play";
+    setText(play, timer ? "❚❚ Pause" : "▶ Play");
   }
   function advance() {
     timer = 0;
@@ -237,9 +237,9 @@ function stepPlayer(frame) {
   function draw(step, count, text, settings) {
     [current, last, others] = [step, count - 1, settings];
     if (timer && expected !== `${step} ${settings}`) stop();
-    back.setAttribute("aria-disabled", String(step === 0));
-    next.setAttribute("aria-disabled", String(step === last));
-    told.textContent = `Step ${step + 1} of ${count}: ${text}`;
+    setAttribute(back, "aria-disabled", String(step === 0));
+    setAttribute(next, "aria-disabled", String(step === last));
+    setText(told, `Step ${step + 1} of ${count}: ${text}`);
     drawPlay();
   }
   return { node, draw };
@@ -256,9 +256,12 @@ function readCell(tag, attributes = {}) {
   const number = element("span", { class: "mha-weight" });
   const node = element(tag, { class: "mha-cell", ...attributes }, sign, number);
 
+  let drawn = /** @type {number | undefined} */ (undefined);
   /** @param {string} text @param {number | undefined} weight undefined if the cell is not read */
   function draw(text, weight) {
-    sign.textContent = text;
+    setText(sign, text);
+    if (weight === drawn) return;
+    drawn = weight;
     node.classList.toggle("mha-read", weight !== undefined);
     if (weight === undefined) {
       node.style.backgroundColor = node.style.color = number.textContent = "";
@@ -269,7 +272,7 @@ function readCell(tag, attributes = {}) {
     const color = viridis(weight);
     node.style.backgroundColor = `rgb(${color.join(" ")})`;
     node.style.color = inkOn(color);
-    number.textContent = formatNumber(weight, 2);
+    setText(number, formatNumber(weight, 2));
     mark(number, "reading", weight);
   }
   return { node, draw };
@@ -332,9 +335,9 @@ function answerStrip(frame) {
     tokens.forEach((token, index) => {
       const { node, draw: drawCell } = cells[index];
       drawCell(symbolSign(symbols[token]), isRead && index < step ? reading[index + 1] : undefined);
-      node.setAttribute("aria-label", `Step ${index + 1}: ${symbolName(symbols[token])}`);
+      setAttribute(node, "aria-label", `Step ${index + 1}: ${symbolName(symbols[token])}`);
       node.classList.toggle("mha-later", index > step);
-      if (index === step) node.setAttribute("aria-current", "step");
+      if (index === step) setAttribute(node, "aria-current", "step");
       else node.removeAttribute("aria-current");
       mark(node, "tokens", token);
     });
@@ -353,28 +356,28 @@ function verdictLine() {
     const doubt = fault ? `“${answer}” is no day of the calendar: ${fault}.` : dateDoubt(state.text, answer);
     node.classList.toggle("mha-wrong", doubt !== "");
     const always = "The model always writes an answer, whatever it reads";
-    node.textContent = doubt
-      ? `${doubt} ${always}.`
-      : `${answer} is a day of the calendar. ${always}, and can be wrong: nothing here checks the month.`;
+    const right = `${answer} is a day of the calendar. ${always}, and can be wrong: nothing here checks the month.`;
+    setText(node, doubt ? `${doubt} ${always}.` : right);
   }
   return { node, draw };
 }
 
-/** The answers with their probabilities, either that of greedy decoding or all of the beam. */
-function answerList() {
+/** The answers with their probabilities, either that of greedy decoding or all of the beam. @param {Frame} frame */
+function answerList(frame) {
   const title = element("p", { class: "mha-title" });
   const list = element("ol", { class: "mha-answers" });
+  keepHeight(frame, list);
   const node = element("div", {}, title, list);
 
   /** @param {TranslatorView} view */
   function draw({ state, found: { answers } }) {
-    title.textContent = state.beamSize > 1 ? `The ${answers.length} answers of the beam` : "Probability of the whole answer";
+    setText(title, state.beamSize > 1 ? `The ${answers.length} answers of the beam` : "Probability of the whole answer");
     while (list.children.length > answers.length) list.lastElementChild.remove();
     while (list.children.length < answers.length) list.append(element("li", {}, element("span"), element("b")));
     answers.forEach(({ tokens, logProb }, index) => {
       const [text, number] = list.children[index].children;
-      text.textContent = dateText(tokens, state.task) || "(nothing)";
-      number.textContent = formatNumber(Math.exp(logProb), 4);
+      setText(text, dateText(tokens, state.task) || "(nothing)");
+      setText(number, formatNumber(Math.exp(logProb), 4));
       mark(number, "log_probs", logProb);
     });
   }
@@ -389,10 +392,16 @@ function chosenMap(frame) {
   const map = sizedMap(frame, { name: "weights", rows: `queries`, columns: `keys` });
   const scale = colorBar();
   const node = element("div", { class: "mha-chosen-map" }, title, map.node, scale.node);
+  /** @type {Matrix | null} */
+  let drawn = null;
 
   /** @param {TranslatorView} view */
   function draw({ state, found }) {
     const { kind, layer, head, letters, task } = state;
+    const numbers = found.maps[kind][layer][head];
+    // A matrix belongs to one head and one pair of date and answer, so all that is drawn here is the same as before.
+    if (numbers === drawn) return;
+    drawn = numbers;
     const { title: name, about } = KINDS[kind];
     title.textContent = `${name}, layer ${layer}, head ${head}: ${about}`;
     title.style.setProperty("--head", headColor(head));
@@ -400,7 +409,6 @@ function chosenMap(frame) {
     const written = found.tokens.map((token) => symbolSign(task.symbols[token]));
     const rowLabels = kind === 0 ? signs : written;
     const columnLabels = kind === 1 ? [symbolSign(task.symbols[task.start]), ...written.slice(0, -1)] : signs;
-    const numbers = found.maps[kind][layer][head];
     map.draw({
       label: `Weights of ${name.toLowerCase()}, layer ${layer}, head ${head}: ${about}`,
       rowLabels,
@@ -557,7 +565,7 @@ function buildTranslator(frame) {
   const player = stepPlayer(frame);
   const next = bars("probabilities", "muted");
   const nextTitle = element("p", { class: "mha-title" });
-  const answers = answerList();
+  const answers = answerList(frame);
   const gallery = headGallery(frame, KINDS, (kind, layer, head) => frame.set({ attention: ATTENTIONS[kind], layer, head }));
   const large = chosenMap(frame);
   const counter = rightCounter(frame);
@@ -583,7 +591,7 @@ function buildTranslator(frame) {
   function drawDetails(view, chances, error) {
     const { symbols } = view.state.task;
     const written = view.found.tokens[view.step];
-    nextTitle.textContent = `Step ${view.step + 1}: the most probable next characters`;
+    setText(nextTitle, `Step ${view.step + 1}: the most probable next characters`);
     next.draw(
       chances.map(({ token }) => symbolSign(symbols[token])),
       chances.map(({ probability }) => probability),
@@ -593,7 +601,7 @@ function buildTranslator(frame) {
     const { gates, kind, layer, head } = view.state;
     gallery.draw(view.found.maps, gates, [kind, layer, head]);
     large.draw(view);
-    if (error !== undefined) rounding.textContent = `The weights have 8 bits each; rounding changed them by ${formatNumber(100 * error, 2)} % (root mean square).`;
+    if (error !== undefined) setText(rounding, `The weights have 8 bits each; rounding changed them by ${formatNumber(100 * error, 2)} % (root mean square).`);
   }
 
   return () => {
@@ -627,7 +635,7 @@ function buildTranslator(frame) {
     const told = chance ? `${symbol} is written, with probability ${formatNumber(chance.probability, 2)}.` : `${symbol} is written.`;
     const settings = JSON.stringify([state.text, numHeads, state.gates, state.kind, state.layer, state.head, state.letter, state.beamSize]);
     player.draw(view.step, found.tokens.length, told, `${settings} ${state.isCounting}`);
-    caption.textContent = describeReading(view);
+    setText(caption, describeReading(view));
     counter.draw(state);
     if (!details.hidden) frame.later(() => drawDetails(view, chances, source.stored?.error));
 

@@ -54,6 +54,7 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 /** @typedef {{states: Matrix, maps: Matrix[][]}} DateMemory the encoder's states, and its weights by layer and head */
 /** @typedef {{length: number, blocks: {self: Remembered, cross: Remembered}[]}} Decoding the cache of a decoder */
 /** @typedef {(tokens: readonly number[]) => DateStep} StepAfter the step that follows the beginning of an answer */
+/** @typedef {(tokens: readonly number[], steps: readonly DateStep[]) => Matrix[][][]} MapsOf the weights of an answer's steps */
 
 // Texts
 
@@ -150,13 +151,26 @@ export function unpackTranslator(stored) {
 function embedTokens({ data, columns }, tokens, first = 0) {
   const x = zeroMatrix(tokens.length, columns);
   tokens.forEach((token, index) => {
-    for (let i = 0; i < columns; i++) {
-      const angle = (first + index) * POSITION_BASE ** (-(i - (i % 2)) / columns);
-      // Positions are float32 numbers in torch.
-      x[index][i] = data[token * columns + i] + Math.fround(i % 2 ? Math.cos(angle) : Math.sin(angle));
-    }
+    const position = positionVector(first + index, columns);
+    for (let i = 0; i < columns; i++) x[index][i] = data[token * columns + i] + position[i];
   });
   return x;
+}
+
+/** @type {Map<string, Float32Array>} by position and width */
+const positionVectors = new Map();
+
+/** The sines and cosines of a position, which are float32 numbers in torch. @param {number} position @param {number} columns */
+function positionVector(position, columns) {
+  const key = `${position} ${columns}`;
+  const known = positionVectors.get(key);
+  if (known) return known;
+  const vector = Float32Array.from({ length: columns }, (_, i) => {
+    const angle = position * POSITION_BASE ** (-(i - (i % 2)) / columns);
+    return i % 2 ? Math.cos(angle) : Math.sin(angle);
+  });
+  positionVectors.set(key, vector);
+  return vector;
 }
 
 /**
@@ -236,7 +250,8 @@ export function logSoftmax(logits) {
   let total = 0;
   for (const logit of logits) highest = Math.max(highest, logit);
   for (const logit of logits) total += Math.exp(logit - highest);
-  return logits.map((logit) => logit - highest - Math.log(total));
+  const log = Math.log(total);
+  return logits.map((logit) => logit - highest - log);
 }
 
 /** @param {Float64Array} numbers */
@@ -249,8 +264,9 @@ function placeOfHighest(numbers) {
 /**
  * Reads a date, and returns its memory and a function that gives the step after the beginning of an answer. A beginning is
  * decoded only once, however many answers have it: those of a larger beam share most of theirs with those of a smaller one.
+ * The weights of an answer are collected only once too, so a page that has drawn them sees that they are the same.
  * @param {TranslatorModel} model @param {DateTask} task @param {{text: string, gates: Gates}} state
- * @returns {{memory: DateMemory, stepAfter: StepAfter}}
+ * @returns {{memory: DateMemory, stepAfter: StepAfter, mapsOf: MapsOf}}
  */
 export function readDate(model, task, { text, gates }) {
   const memory = encodeDate(model, dateTokens(text, task), gates);
@@ -267,7 +283,16 @@ export function readDate(model, task, { text, gates }) {
     decoded.set(String(tokens), { decoding, step });
     return step;
   }
-  return { memory, stepAfter };
+
+  /** @type {Map<string, Matrix[][][]>} by the tokens of the answer */
+  const collected = new Map();
+  /** @type {MapsOf} */
+  const mapsOf = (tokens, steps) => {
+    const maps = collected.get(String(tokens)) ?? collectMaps(memory, steps);
+    collected.set(String(tokens), maps);
+    return maps;
+  };
+  return { memory, stepAfter, mapsOf };
 }
 
 /**
@@ -334,7 +359,7 @@ export function collectMaps({ maps, states }, steps) {
  * @param {ReturnType<typeof readDate>} [reading] the same date as it was read before
  */
 export function translateDate(model, task, state, reading = readDate(model, task, state)) {
-  const { memory, stepAfter } = reading;
+  const { memory, stepAfter, mapsOf } = reading;
   const answers = state.beamSize > 1 ? beamAnswers(stepAfter, task, state.beamSize) : [];
   const { tokens, steps, logProb } = writeAnswer(stepAfter, task, answers[0]?.tokens);
   return {
@@ -342,7 +367,7 @@ export function translateDate(model, task, state, reading = readDate(model, task
     tokens,
     steps,
     answers: answers.length > 0 ? answers : [{ tokens, logProb }],
-    maps: collectMaps(memory, steps),
+    maps: mapsOf(tokens, steps),
   };
 }
 
