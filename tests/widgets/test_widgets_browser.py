@@ -155,10 +155,11 @@ def test_a_widget_keeps_its_height_until_the_hand_lets_go_of_the_slider(show):
     """On a phone, four small maps are two rows and one is one row: what is below stays in place meanwhile."""
     host = show(SAMPLES["HeadExplorer"]())
     host.page.set_viewport_size({"width": 360, "height": 740})
-    four, one, released = host.get_by_role("slider", name="num_heads").evaluate(
+    slider = host.get_by_role("slider", name="num_heads")
+    four, one, released = slider.evaluate(
         """async (slider) => {
           const widget = slider.closest(".mha-widget");
-          const heightAfter = async (type, value) => {
+          const after = async (type, value) => {
             slider.value = value;
             slider.dispatchEvent(new Event(type, { bubbles: true }));
             for (let frame = 0; frame < 5; frame++) {
@@ -167,10 +168,10 @@ def test_a_widget_keeps_its_height_until_the_hand_lets_go_of_the_slider(show):
             }
             return widget.offsetHeight;
           };
-          return [await heightAfter("input", 3), await heightAfter("input", 0), await heightAfter("change", 0)];
+          return [await after("input", 3), await after("input", 0), await after("change", 0)];
         }"""
     )
-    assert host.get_by_role("slider", name="num_heads").get_attribute("aria-valuetext") == "1 head, head_dim 12"
+    assert slider.get_attribute("aria-valuetext") == "1 head, head_dim 12"
     assert released < one == four
 
 
