@@ -2,7 +2,7 @@
 
 import { headColor } from "../shared/colors.js";
 import { formatNumber, groupDigits } from "../shared/format.js";
-import { element, inlineText, keepHeight, mark, setText, widget } from "../shared/frame.js";
+import { element, inlineText, mark, setText, widget } from "../shared/frame.js";
 import { countHeads, countRight, headAnswers } from "./head_answers.js";
 import { askedPlaces, fitHeads, headComputer, headCounts, headOrder } from "./head_math.js";
 import { colorBar } from "../shared/number_map.js";
@@ -333,7 +333,6 @@ function buildGallery(frame) {
   const maps = element("div", { class: "mha-maps" });
   const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads, the sharpest first" }), maps);
   frame.listen(maps, "change", (event) => frame.set({ head: Number(event.target.value) }));
-  keepHeight(frame, node);
   /** @type {{label: HTMLElement, input: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
   const entries = [];
   /** @type {number[]} the order of the heads in the page */

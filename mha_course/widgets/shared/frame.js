@@ -350,30 +350,16 @@ function buildLater(signal) {
 }
 
 /**
- * Keeps the height of a widget, or of a part, while a slider of the widget is dragged. If it were lower for some of the
- * values, all that is below would move up and down, which costs a slow device more than the step itself.
+ * While a slider is dragged, a widget may grow, but not shrink. Otherwise all that is below would move up and down, which
+ * costs a slow device more than the step itself.
  * @param {Frame} frame @param {HTMLElement} node
  */
-export function keepHeight(frame, node) {
-  let isDragged = false;
-  let height = 0;
-  const observer = new ResizeObserver(([{ borderBoxSize: [{ blockSize }] }]) => {
-    height = isDragged ? Math.max(height, blockSize) : blockSize;
+function keepHeight(frame, node) {
+  frame.listen(node, "input", ({ target }) => {
+    if (target.type === "range") node.style.minHeight = `${node.offsetHeight}px`;
   });
-  observer.observe(node);
-  frame.signal.addEventListener("abort", () => observer.disconnect());
-  const form = /** @type {HTMLElement} */ (frame.body.parentElement);
-  frame.listen(form, "input", ({ target }) => {
-    if (target.type !== "range") return;
-    isDragged = true;
-    node.style.minHeight = `${height}px`;
-  });
-  const letGo = () => {
-    isDragged = false;
-    node.style.minHeight = "";
-  };
   // A slider that ends where it began does not change.
-  for (const type of ["change", "pointerup", "pointercancel"]) frame.listen(form, type, letGo);
+  for (const type of ["change", "pointerup", "pointercancel"]) frame.listen(node, type, () => (node.style.minHeight = ""));
 }
 
 /** A button that copies a text, and says so. @param {Frame} frame @param {HTMLElement} code */

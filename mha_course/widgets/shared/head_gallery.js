@@ -1,7 +1,7 @@
 // Small maps of all heads of a model; a click chooses one, and the switch below a map turns its head off.
 
 import { headColor } from "./colors.js";
-import { element, keepHeight } from "./frame.js";
+import { element } from "./frame.js";
 import { pixelCanvas } from "./pixel_canvas.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
@@ -16,7 +16,6 @@ export function headGallery(frame, kinds, onChoose) {
   frame.listen(allOn, "click", () => frame.set({ gates: frame.get("gates").map(() => 1) }));
   const title = element("p", { class: "mha-title", text: "All heads: choose a map; switch heads off" });
   const node = element("div", { class: "mha-head-gallery" });
-  keepHeight(frame, node);
   /** @typedef {{card: HTMLElement, radio: HTMLInputElement, box: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}} Card */
   /** @type {Card[]} */
   let cards = [];

@@ -68,11 +68,12 @@ function fit(nodes, count, row, make) {
 /** Cells and labels of a map; `rebuild` fits them to new labels. @param {MapOptions} options */
 function buildGrid({ name, rows, columns }) {
   const columnsName = element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" });
-  const corner = element("span", { role: "columnheader", "aria-label": rows });
-  const header = element("div", { role: "row" }, corner);
+  const header = element("div", { role: "row" }, element("span", { role: "columnheader", "aria-label": rows }));
   const node = element("div", { class: "mha-grid", role: "grid", "data-number-map": name }, columnsName, header);
   // Copying a cell takes a third of the time of creating one.
   const cell = element("span", { role: "gridcell", tabindex: -1, "data-number": name });
+  /** @type {any[]} its rows, without the one of the column labels */
+  const lines = [];
   const grid = {
     node,
     /** @type {any[][]} [row][column] */
@@ -103,23 +104,16 @@ function buildGrid({ name, rows, columns }) {
   /** @param {number} rowCount @param {number} columnCount */
   function resize(rowCount, columnCount) {
     fit(grid.columnLabels, columnCount, header, () => element("span", { role: "columnheader" }));
-    while (grid.cells.length > rowCount) {
-      grid.cells.pop();
-      grid.rowLabels.pop()?.parentElement?.remove();
-    }
-    while (grid.cells.length < rowCount) {
-      const label = element("span", { role: "rowheader" });
-      node.append(element("div", { role: "row" }, label));
-      grid.rowLabels.push(label);
-      grid.cells.push([]);
-    }
-    grid.cells.forEach((cells, row) => {
-      fit(cells, columnCount, grid.rowLabels[row].parentElement, (column) => {
+    fit(lines, rowCount, node, () => element("div", { role: "row" }, element("span", { role: "rowheader" })));
+    grid.rowLabels = lines.map((line) => line.firstChild);
+    grid.cells = lines.map((line, row) => {
+      const cells = grid.cells[row] ?? [];
+      fit(cells, columnCount, line, (column) => {
         const copy = cell.cloneNode(false);
-        copy.dataset.row = String(row);
-        copy.dataset.column = String(column);
+        Object.assign(copy.dataset, { row, column });
         return copy;
       });
+      return cells;
     });
     node.style.setProperty("--columns", String(columnCount));
   }
@@ -244,9 +238,7 @@ export function numberMap(frame, options) {
       row.forEach((number, x) => {
         const cell = grid.cells[y][x];
         drawCell(cell, number, extent, describe(y, x, formatNumber(number)), isBlank(y, x) ? undefined : digits);
-        const hides = isHidden(y, x);
-        if (cell.hides !== hides) cell.classList.toggle("mha-hidden", hides);
-        cell.hides = hides;
+        cell.classList.toggle("mha-hidden", isHidden(y, x));
       }),
     );
     showReadout();

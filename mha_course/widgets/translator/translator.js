@@ -4,7 +4,7 @@
 import { headColor, inkOn, viridis } from "../shared/colors.js";
 import { fileNotice, loadFile } from "../shared/file_source.js";
 import { countOf, formatNumber } from "../shared/format.js";
-import { element, keepHeight, mark, setAttribute, setText, widget } from "../shared/frame.js";
+import { element, mark, setAttribute, setText, widget } from "../shared/frame.js";
 import { headGallery } from "../shared/head_gallery.js";
 import { colorBar } from "../shared/number_map.js";
 import { bars, checkbox, slider } from "../shared/parts.js";
@@ -362,11 +362,10 @@ function verdictLine() {
   return { node, draw };
 }
 
-/** The answers with their probabilities, either that of greedy decoding or all of the beam. @param {Frame} frame */
-function answerList(frame) {
+/** The answers with their probabilities, either that of greedy decoding or all of the beam. */
+function answerList() {
   const title = element("p", { class: "mha-title" });
   const list = element("ol", { class: "mha-answers" });
-  keepHeight(frame, list);
   const node = element("div", {}, title, list);
 
   /** @param {TranslatorView} view */
@@ -565,7 +564,7 @@ function buildTranslator(frame) {
   const player = stepPlayer(frame);
   const next = bars("probabilities", "muted");
   const nextTitle = element("p", { class: "mha-title" });
-  const answers = answerList(frame);
+  const answers = answerList();
   const gallery = headGallery(frame, KINDS, (kind, layer, head) => frame.set({ attention: ATTENTIONS[kind], layer, head }));
   const large = chosenMap(frame);
   const counter = rightCounter(frame);
