@@ -61,6 +61,7 @@ def chapters() -> Any:
             ("6 The Transformer", "all parts, and a model that writes dates"),
             ("7 A GPT of your own", "a model that writes, and a file to take home"),
             ("8 What heads learn", "what each head does, and which can be removed"),
+            ("9 A model people use", "a published chat model, opened"),
         ],
     )
 
