@@ -40,7 +40,7 @@ class TypedAnswer(CourseWidget):
         unit: text after the input and after the answer, such as "bytes" or "%".
         tolerance: the relative error up to which a number counts as correct, such as 0.01; 0 for exact
             numbers and for shapes.
-        hints: the hints, from a first nudge to almost the answer; they open one at a time.
+        hints: the hints, from a first nudge to one close to the answer; they open one at a time.
         solution: how to find the answer, shown below it.
         name: name under which the reader's browser stores the attempts, unique among the course's widgets of
             this class; "" if they are not stored.
