@@ -35,23 +35,26 @@ _FINISHED = """scaled_dot_product_attention multi_head_attention_forward Multihe
 _FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
 _BY_NAME = ("getattr", "vars", "open")
-# Those of Python's own modules that load no code and find none. What is not installed may have been written
-# while the submission ran; what is installed cannot be replaced so, since Python finds it first.
+# Those of Python's own modules that load no code and find none, and others that notebooks often use. What is
+# not installed may have been written while the submission ran; what is installed cannot be replaced so, since
+# Python finds it first.
 _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses datetime decimal difflib enum
     fractions functools heapq io itertools json logging math numbers os pathlib platform pprint random
-    re shutil statistics string sys tempfile textwrap time traceback typing urllib warnings""".split()
+    re shutil statistics string tempfile textwrap time traceback typing urllib warnings""".split()
 # Of these, only some parts are as usual.
 _USUAL_PARTS = {
     "gc": "collect disable enable",
     "inspect": "Parameter getdoc signature",
     "operator": "add and_ eq floordiv ge gt invert le lt matmul mod mul ne neg or_ pow sub truediv",
+    "sys": """argv byteorder exc_info executable exit float_info getrecursionlimit getrefcount getsizeof
+        maxsize path platform prefix setrecursionlimit stderr stdin stdout version version_info""",
     "types": "MappingProxyType SimpleNamespace",
     "IPython": "display __version__",
 }
-_LOADERS = "cffi cloudpickle dill joblib".split()
+_PACKAGES = """IPython PIL einops ipywidgets jaxtyping matplotlib numpy pandas plotly safetensors scipy
+    seaborn sklearn tabulate torch torchvision tqdm typing_extensions""".split()
 # At the start of a name, these run a text or reach every name.
 _RUNS_TEXT = "exec eval compile globals locals __builtin__".split()
-_SOLUTION = {"mha_course.exercises.solution", "mha_course.exercises.own.solution"}
 # Their first argument may get what is among the others.
 _CHANGING = "delattr dict list object set setattr type".split()
 _MAGICS = "gui matplotlib pip precision shell".split()  # which run no Python
@@ -60,10 +63,12 @@ _REACHING = """_getframe __dict__ __globals__ __builtins__ __getattribute__ __su
     get_ipython __import__ importstring import_item get_type_hints ForwardRef dictConfig DictConfigurator
     BaseConfigurator CompilationUnit get_field sympify runstring
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals
-    ctypes f2py importlib pickle runpy traitlets""".split()
+    ctypes f2py importlib pickle runpy singledispatch singledispatchmethod traitlets""".split()
 # The same, in what is imported: elsewhere, they are the submission's own.
-_OF_MODULES = "hub inspect masked operator ops overrides package reference".split()
-_UNPICKLING = {"allow_pickle": False, "weights_only": True}  # what is harmless
+_OF_MODULES = "fx hub inspect masked operator ops overrides package reference".split()
+# What loads compiled code, and what changes the results of all modules.
+_LOADS = re.compile(r"\b(jit|export)\.load$|\bregister_module_")
+_HARMLESS = {"allow_pickle": False, "eval_str": False, "weights_only": True}
 # In a text, such as the argument of something that imports what it names.
 _NAMED = re.compile(r"\bmha_course\W+(import\W+)?(built|_)|TORCH_FORCE_NO")
 _LOOKING = {*"dir hasattr help print".split()}  # at a module; they take nothing from it
@@ -154,11 +159,13 @@ class Words:
                 self.changing.setdefault(name, []).append((where, statement))
             if isinstance(statement, ast.Assert):
                 self.asserted |= _parts(statement)
-        self.allowed, given = set[str](), set[str]()
+        self.allowed, self.given = set[str](), set[str]()
         if texts := {f"{number}": one for number, one in enumerate(handed_out)}:
-            given = Words(texts, ())._allow(self)
+            self.given = Words(texts, ())._allow(self)
         # Those that were not handed out.
-        self.written = [one for one in self.statements if ast.dump(one[1]) not in given]
+        self.written = [
+            one for one in self.statements if ast.dump(one[1]) not in self.given
+        ]
 
     def _find_origins(self) -> None:
         """Find what names stand for, until a definition replaces one that nothing may have read."""
@@ -215,22 +222,33 @@ class Words:
     def borrowed(self, call: str) -> Iterator[str]:
         """Clauses on what the answer of a call of a checker uses that it was to write."""
         own, parts = _solution(call)
-        for where, code in self._answer(call):
-            names = _globals(code)
+        # What changes torch, or any class, may change what an answer calls.
+        shared = {*self.origins, "type", "__class__"} - {*self.defined}
+        for where, code in self._answer(call, *shared.intersection(self.changing)):
+            names, is_given = _globals(code), ast.dump(code) in self.given
             for name in sorted(names - self.bound) if self._knows_stars() else ():
                 yield f"its code, in {where}, uses `{name}`, which nothing in the submission defines"
             for word, line in _words(code):
                 first = word.partition(".")[0]
-                is_own = first not in {*names, ""}  # a parameter, or a local variable
+                # A parameter or a local variable, or what stands elsewhere in the answer.
+                is_own = first not in {*names, ""} or self._is_defined(first)
                 if is_own and word in (first, "self.self_attn"):
                     continue
                 for whole in [word] if is_own else sorted(self._origins(word)):
                     last = whole.rpartition(".")[2]
-                    may = whole in self.allowed or last in parts
+                    # Its words may stand in an answer, too, unless they do the work of one.
+                    is_tool = whole.partition(".")[0] not in ("torch", "mha_lib")
+                    may = whole in self.allowed and (is_given or is_tool)
+                    may |= last in parts
                     # A whole module is not what was handed out: anything may be taken from it later.
                     may &= last not in own and whole not in sys.modules
                     if _is_finished(whole, last) and not may:
                         yield f"line {line} of its code, in {where}, uses `{whole}`"
+
+    def _is_defined(self, name: str) -> bool:
+        """Whether a name stands for nothing but a definition of the submission."""
+        kinds = {type(one) for _, one in self.defined.get(name, ())}
+        return bool(kinds) and kinds <= {*_DEFINES} and name not in self.origins
 
     def mentioned(self, call: str) -> Iterator[str]:
         """Clauses on where else the course's own answer is used, which may get from there into this one."""
@@ -288,7 +306,7 @@ class Words:
         """What a part of the syntax tree could hide, without those below it; "" if nothing."""
         said = ""
         if isinstance(node, ast.keyword):
-            harmless = _UNPICKLING.get(node.arg or "", node)
+            harmless = _HARMLESS.get(node.arg or "", node)
             is_harmless = harmless in (node, getattr(node.value, "value", None))
             said = f"{node.arg}" * (not is_harmless)
         elif isinstance(node, ast.Call):
@@ -332,7 +350,7 @@ class Words:
         if not is_imported:
             return False
         private = [one for one in others if one[:1] == "_" and one[-2:] != "__"]
-        if private or not {*others}.isdisjoint(_OF_MODULES):
+        if private or not {*others}.isdisjoint(_OF_MODULES) or _LOADS.search(whole):
             return True
         if first in _USUAL_PARTS and first not in self.files:
             return bool(others) and others[0] not in _USUAL_PARTS[first].split()
@@ -342,8 +360,8 @@ class Words:
         # Python finds what is installed before the files beside the notebook.
         if first in sys.stdlib_module_names:
             return first not in _USUAL
-        is_there = first in self.files or _is_installed(first)
-        return first in _LOADERS or not is_there
+        is_usual = first in _PACKAGES and _is_installed(first)
+        return first not in self.files and not is_usual
 
     def _origins(self, word: str) -> set[str]:
         """Where a name comes from: as its imports say, or from the notebook."""
@@ -356,32 +374,20 @@ class Words:
         long = text.count("(") > _LONG
         return hashlib.sha256(text.encode(errors="replace")).hexdigest() * long
 
-    def _answer(self, call: str) -> Iterator[tuple[str, ast.AST]]:
-        """The definitions of an answer and, in turn, of what it uses, without the course's solutions."""
+    def _answer(self, call: str, *more: str) -> Iterator[tuple[str, ast.AST]]:
+        """The definitions of an answer and, in turn, of what it uses; `more` are names that it may use."""
         checked: Any = ast.parse(call, mode="eval").body
         answer = checked.args[0]
         yield "its check", answer
-        left, known, seen = _first_parts(answer), set[str](), set[ast.stmt]()
+        left, known, seen = _first_parts(answer) | {*more}, set[str](), set[ast.stmt]()
         while left:
             known.add(name := left.pop())
-            answers = [
-                one
-                for one in self.defined.get(name, [])
-                if not self._is_solution(one[1])
-            ]
-            for where, statement in answers + self.changing.get(name, []):
+            found = self.defined.get(name, []) + self.changing.get(name, [])
+            for where, statement in found:
                 if statement not in seen:
                     yield where, statement
                     left |= _globals(statement) - known
                 seen.add(statement)
-
-    def _is_solution(self, statement: ast.stmt) -> bool:
-        """Whether a definition is the course's own: its `solution` is no function of the submission."""
-        marks: list[Any] = getattr(statement, "decorator_list", [])
-        if len(marks) != 1:
-            return False
-        changed = {*self.defined, *self.changing} & _first_parts(marks[0])
-        return self._origins(ast.unparse(marks[0])) <= _SOLUTION and not changed
 
 
 def _bare(node: Any) -> str:
@@ -508,8 +514,7 @@ def _starred(whole: str) -> Iterator[tuple[str, str]]:
     if star != "*":
         return
     found = sys.modules.get(module)
-    names = getattr(found, "__all__", None) or dir(found)
-    for name in ["solution"] if module == "mha_course.exercises" else names:
+    for name in getattr(found, "__all__", None) or dir(found):
         if not name.startswith("_"):
             yield name, f"{module}.{name}"
 
@@ -530,7 +535,7 @@ def _parts(tree: ast.AST) -> set[str]:
 
 
 def _first_parts(tree: ast.AST) -> set[str]:
-    return {word.partition(".")[0] for word, _ in _words(tree)}
+    return {word.partition(".")[0] for word, _ in _words(tree)} - {""}
 
 
 def _changed(statement: ast.stmt, imported: Iterable[str]) -> set[str]:
@@ -545,11 +550,13 @@ def _changed(statement: ast.stmt, imported: Iterable[str]) -> set[str]:
         elif isinstance(getattr(node, "ctx", None), ast.Store):
             is_inside = is_local and isinstance(node, ast.Name)
             (inside if is_inside else found).add(_start(node))
+            found |= {"__class__"} & {*_dotted(node, always=True).split(".")}
         elif isinstance(node, ast.Call) and _start(node.func) in _CHANGING:
             found |= {_start(one) for one in node.args[:1]}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             # Neither `torch.manual_seed(0)` nor `super().__init__()` changes what it starts with.
-            found |= {_start(node.func)} - {*imported, "super"}
+            sets = node.func.attr in ("__setattr__", "__setitem__")
+            found |= {_start(node.func)} - (set() if sets else {*imported, "super"})
     return outside | found - inside
 
 

@@ -112,7 +112,10 @@ def refused_calls(machine: str) -> bytes:
 def _walls() -> list[str]:
     packages = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
     packages.append(str(Path(torch.__file__).parent.parent))  # a .pth may lead there
-    python = [sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent]
+    homes = sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent
+    # What lies beside these in the folder of an environment may be submissions and grades.
+    parts = "bin lib lib64 pyvenv.cfg".split()
+    python = [Path(home, part) for home in homes for part in parts]
     system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
     found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()
     found += "--cap-drop ALL".split()

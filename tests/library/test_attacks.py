@@ -34,10 +34,11 @@ from test_judge import (
 )
 
 from attention_check._judging import SEED
-from mha_course import _judged, exercises, grade
+from mha_course import _judged, _walls, exercises, grade
 from mha_course._borrowed import Words
 from mha_course._judge import Submission
 
+CHAPTERS = Path(__file__).parents[2] / "chapters"
 JUDGED = "import mha_course._judged as j, torch\n"
 RIGHT_BY = "def split_heads(x, num_heads):\n    return {}(x, num_heads)"
 # Each follows the stub, and its check follows: nothing here computes the right numbers.
@@ -386,6 +387,15 @@ def test_settings_of_the_kernel_and_its_devices_cannot_be_changed_although_root_
 
 
 @needs_walls
+@needs_walls
+def test_what_lies_beside_the_packages_of_an_environment_is_not_shown(monkeypatch, tmp_path):
+    """An environment may be the folder that holds the submissions and the grades."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    seen = [Path(one) for one in _walls._walls() if one.startswith(str(tmp_path))]
+    assert {tmp_path / "bin", tmp_path / "lib"} <= {*seen}
+    assert tmp_path not in seen
+
+
 @pytest.mark.parametrize("call", [
     "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)", "fcntl.flock(file, fcntl.LOCK_SH)",
     "if libc.inotify_init() < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))",
@@ -444,6 +454,42 @@ def test_only_what_the_hand_out_imports_may_be_borrowed_and_never_the_answer(han
     assert bool(list(words.borrowed(SPLIT))) == is_said
 
 
+ATTEND = "import torch.nn.functional as F\nfrom mha_lib import dot_product_attention\ndef my_attention(q, k, v, mask=None):\n    return {}"
+
+
+@pytest.mark.parametrize("name", ["F.scaled_dot_product_attention", "dot_product_attention"])
+def test_what_a_page_compares_with_may_not_be_the_answer(name):
+    """Chapter 2 compares the reader's attention with these two, after its check."""
+    page = grade._cells((CHAPTERS / "02_scoring_functions.ipynb").read_bytes(), ".ipynb")
+    check, answer = "check_attention(my_attention)", ATTEND.format(f"{name}(q, k, v)")
+    said = list(Words({"code cell 1": answer}, page).borrowed(check))
+    assert len(said) == 1 and name.partition(".")[2] in said[0], said
+    beside = [*page, ATTEND.format("0, 1")]
+    words = Words({f"code cell {number}": one for number, one in enumerate(beside)}, page)
+    assert list(words.borrowed(check)) == list(words.mentioned(check)) == []
+
+
+# Their names are those of torch's own attention, and they are the submission's.
+NAMED_ALIKE = [
+    ("def scaled_dot_product_attention(q, k):\n    return q @ k\n", "scaled_dot_product_attention", False),
+    ("class MultiheadAttention:\n    ...\nlayer = MultiheadAttention()\n", "layer", False),
+    ("from torch import nn\nclass MultiheadAttention(nn.MultiheadAttention):\n    ...\n", "MultiheadAttention", True),
+    ("from torch.nn.functional import *\nif False:\n    def scaled_dot_product_attention():\n        ...\n", "scaled_dot_product_attention", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "name", "is_said"), NAMED_ALIKE)
+def test_an_own_function_may_be_named_like_torchs(code, name, is_said):
+    words = Words({"code cell 1": code, "code cell 2": SPLIT_BY.format(name)}, [])
+    assert bool(list(words.borrowed(SPLIT))) == is_said
+
+
+def test_a_check_of_a_nameless_function_borrows_nothing():
+    call = "check_split_heads(lambda x, n: x.unflatten(-1, (n, -1)).transpose(1, 2))"
+    given = "from mha_course.exercises import check_split_heads"
+    assert list(Words({"code cell 1": given, "code cell 2": call}, []).borrowed(call)) == []
+
+
 OWN = "from mha_course import built\n"
 # Each brings the course's function under another name, and is looked at as part of the answer.
 BROUGHT = {
@@ -460,6 +506,10 @@ BROUGHT = {
     "match": (OWN + "match built.split_heads:\n    case f:\n        pass", "f"),
     "async": (OWN + "async def f(*a):\n    return built.split_heads(*a)", "f"),
     "star": ("from mha_course.built import *", "split_heads"),
+    "method": (OWN + "import torch\ntorch.Tensor.f = built.split_heads", "(lambda x, n: x.f(n))"),
+    "class": (OWN + "import torch\nt = torch.zeros(1)\nt.__class__.f = built.split_heads", "(lambda x, n: x.f(n))"),
+    "type": (OWN + "import torch\nt = torch.zeros(1)\ntype(t).f = built.split_heads", "(lambda x, n: x.f(n))"),
+    "dunder": (OWN + "import math\nmath.__setattr__('f', built.split_heads)", "math.f"),
     "two imports": ("from mha_course.built import split_heads as s\ndef never():\n    import math as s", "s"),
 }  # fmt: skip
 
@@ -476,7 +526,7 @@ def test_an_honest_answer_beside_what_uses_the_course_is_not_looked_at():
         OWN + "import torch\nfrom mha_course.exercises import *\nlog = []\ntorch.manual_seed(0)\n" + ANSWER
     )
     tried = "def tried(x):\n    heads = [built.split_heads(x, 2)]\n    heads.append(1)\n    return heads\nlog.append(tried)"
-    own = "@solution\ndef split_heads(x, n):\n    return built.split_heads(x, n)"
+    own = "@solution(check_split_heads)\n" + ANSWER[ANSWER.index("def split_heads") :]
     words = Words({"code cell 1": honest, "code cell 2": tried, "code cell 3": own}, [])
     assert list(words.borrowed(SPLIT)) == list(words.reaching()) == []
 
@@ -596,6 +646,14 @@ HIDDEN = [
     "f = globals()['torch'].ops",
     "f = vars()['torch'].ops",
     "from mha_course import built\ndef print(x):\n    return x.split_heads\nf = print(built)",
+    "import inspect\ndef g(x: 'f'): ...\nf = inspect.signature(g, eval_str=True)",
+    "from functools import singledispatch\n@singledispatch\ndef f(x): ...",
+    "import sys\nf = sys.meta_path[2].find_spec('mha_' + 'course.built')",
+    "import jinja2\nf = jinja2.Environment().compile_expression('x.forward')(x=print)",
+    "import torch\nf = torch.jit.load('weights.pt')",
+    "from torch.export import load\nf = load('weights.pt2')",
+    "from torch import fx\nf = fx.symbolic_trace(print)",
+    "from torch.nn.modules import module as m\nm.register_module_forward_hook(print)",
 ]
 ORDINARY = [
     "import torch\nx = torch.load('x.pt', weights_only=True)",
@@ -608,6 +666,10 @@ ORDINARY = [
     "import time, torch\nfrom time import time\nbegin = time()\nprint(torch, hasattr(torch, 'compile'))",
     "import torch.nn.functional as F\nG = H = F\nH.softmax(x, -1)",
     "class A:\n    def f(self):\n        import math\n        return math.pi, vars(self)",
+    "import sys\nprint(sys.version, sys.argv, file=sys.stderr)",
+    "import inspect, scipy\ninspect.signature(print, eval_str=False)",
+    "import torch\n@torch.jit.script\ndef f(x):\n    return x",
+    "from torch import nn\nlayer = nn.Linear(1, 1)\nlayer.register_forward_hook(print)",
 ]
 
 
@@ -621,6 +683,8 @@ BEFORE = [
     "from mha_course.built import *",
     "from mha_course.built import split_heads",
     "from torch import nn\nmha = nn.MultiheadAttention(4, 2)\nx, y = mha(1, 1, 1)",
+    "from torch import nn\nnn.Module.size = lambda self: 1\nopen('notes.txt', 'w').write('x')",
+    "import sys\nclass A(A):\n    def f(self):\n        self.x = vars(self)\n        super().__setattr__('x', open('y'))",
 ]
 
 
