@@ -35,9 +35,8 @@ _FINISHED = """scaled_dot_product_attention multi_head_attention_forward Multihe
 _FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
 _BY_NAME = ("getattr", "vars", "open")
-# Those of Python's own modules that load no code and find none, and others that notebooks often use. What is
-# not installed may have been written while the submission ran; what is installed cannot be replaced so, since
-# Python finds it first.
+# Those of Python's own modules that load no code and find none, and packages of notebooks. What is not
+# installed may have been written while the submission ran; Python finds what is installed first.
 _USUAL = """__future__ abc bisect collections contextlib copy csv dataclasses datetime decimal difflib enum
     fractions functools heapq io itertools json logging math numbers os pathlib platform pprint random
     re shutil statistics string tempfile textwrap time traceback typing urllib warnings""".split()
@@ -65,9 +64,9 @@ _REACHING = """_getframe __dict__ __globals__ __builtins__ __getattribute__ __su
     __code__ __closure__ __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals
     ctypes f2py importlib pickle runpy singledispatch singledispatchmethod traitlets""".split()
 # The same, in what is imported: elsewhere, they are the submission's own.
-_OF_MODULES = "fx hub inspect masked operator ops overrides package reference".split()
-# What loads compiled code, and what changes the results of all modules.
-_LOADS = re.compile(r"\b(jit|export)\.load$|\bregister_module_")
+_OF_MODULES = re.compile(
+    r"\.(fx|hub|inspect|masked|operator|ops|overrides|package|reference|(jit|export)\.load)\b|\.register_module_"
+)
 _HARMLESS = {"allow_pickle": False, "eval_str": False, "weights_only": True}
 # In a text, such as the argument of something that imports what it names.
 _NAMED = re.compile(r"\bmha_course\W+(import\W+)?(built|_)|TORCH_FORCE_NO")
@@ -224,31 +223,26 @@ class Words:
         own, parts = _solution(call)
         # What changes torch, or any class, may change what an answer calls.
         shared = {*self.origins, "type", "__class__"} - {*self.defined}
+        own_names = {*self.defined} - {*self.origins}
         for where, code in self._answer(call, *shared.intersection(self.changing)):
             names, is_given = _globals(code), ast.dump(code) in self.given
             for name in sorted(names - self.bound) if self._knows_stars() else ():
                 yield f"its code, in {where}, uses `{name}`, which nothing in the submission defines"
             for word, line in _words(code):
                 first = word.partition(".")[0]
-                # A parameter or a local variable, or what stands elsewhere in the answer.
-                is_own = first not in {*names, ""} or self._is_defined(first)
+                # A parameter or a local variable, or what is looked at where it is defined.
+                is_own = first not in {*names, ""} or first in own_names
                 if is_own and word in (first, "self.self_attn"):
                     continue
                 for whole in [word] if is_own else sorted(self._origins(word)):
                     last = whole.rpartition(".")[2]
-                    # Its words may stand in an answer, too, unless they do the work of one.
-                    is_tool = whole.partition(".")[0] not in ("torch", "mha_lib")
-                    may = whole in self.allowed and (is_given or is_tool)
-                    may |= last in parts
+                    # What a page compares with may stand there, and not in an answer.
+                    rival = whole.startswith(("torch.", "mha_lib.")) and not is_given
+                    may = last in parts or (whole in self.allowed and not rival)
                     # A whole module is not what was handed out: anything may be taken from it later.
                     may &= last not in own and whole not in sys.modules
                     if _is_finished(whole, last) and not may:
                         yield f"line {line} of its code, in {where}, uses `{whole}`"
-
-    def _is_defined(self, name: str) -> bool:
-        """Whether a name stands for nothing but a definition of the submission."""
-        kinds = {type(one) for _, one in self.defined.get(name, ())}
-        return bool(kinds) and kinds <= {*_DEFINES} and name not in self.origins
 
     def mentioned(self, call: str) -> Iterator[str]:
         """Clauses on where else the course's own answer is used, which may get from there into this one."""
@@ -350,7 +344,7 @@ class Words:
         if not is_imported:
             return False
         private = [one for one in others if one[:1] == "_" and one[-2:] != "__"]
-        if private or not {*others}.isdisjoint(_OF_MODULES) or _LOADS.search(whole):
+        if private or _OF_MODULES.search(whole):
             return True
         if first in _USUAL_PARTS and first not in self.files:
             return bool(others) and others[0] not in _USUAL_PARTS[first].split()
@@ -360,8 +354,8 @@ class Words:
         # Python finds what is installed before the files beside the notebook.
         if first in sys.stdlib_module_names:
             return first not in _USUAL
-        is_usual = first in _PACKAGES and _is_installed(first)
-        return first not in self.files and not is_usual
+        is_there = first in _PACKAGES and _is_installed(first)
+        return first not in self.files and not is_there
 
     def _origins(self, word: str) -> set[str]:
         """Where a name comes from: as its imports say, or from the notebook."""
@@ -460,8 +454,6 @@ def _dotted(node: Any, *, always: bool = False) -> str:
 
 def _globals(tree: ast.AST) -> set[str]:
     """The names that code reads and does not have of its own: neither parameters nor local variables."""
-    if not isinstance(tree, ast.stmt):
-        return _first_parts(tree)
     with suppress(SyntaxError, ValueError, RecursionError):
         tables, found = [symtable.symtable(ast.unparse(tree), "", "exec")], set[str]()
         while tables:
