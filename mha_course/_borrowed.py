@@ -354,8 +354,7 @@ class Words:
         # Python finds what is installed before the files beside the notebook.
         if first in sys.stdlib_module_names:
             return first not in _USUAL
-        is_there = first in _PACKAGES and _is_installed(first)
-        return first not in self.files and not is_there
+        return first not in (_PACKAGES if _is_installed(first) else self.files)
 
     def _origins(self, word: str) -> set[str]:
         """Where a name comes from: as its imports say, or from the notebook."""
