@@ -54,7 +54,7 @@ def load_checkpoint(
         revision: a commit, 40 hexadecimal digits, which is compared with that of the download; or a branch
             such as "main", which may change.
         sha256: the digest of `model.safetensors`, or a dict from file names to digests, which must name every
-            file of weights and may name others. Digests are compared before any of these files is parsed.
+            weights file and may name others. Digests are compared before any of these files is parsed.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -88,7 +88,7 @@ def load_checkpoint(
         stored: dict[str, Any] = {}
         for name, listed in _weight_files(folder).items():
             if sha256 is not None and name not in digests:
-                rule = "name every file of weights"
+                rule = "name every weights file"
                 raise refusal("sha256", rule, f"none for {name}")
             stored |= _open(opened, _existing(folder, name), listed)
         # In files of a model without output layers, names have no prefix.
@@ -103,14 +103,14 @@ def load_checkpoint(
 
 
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
-    """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
+    """Write a model in its family's format, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created. A
-    warning names what `load_checkpoint` left out, such as BERT's pooler, and what is therefore not written.
+    The files are `config.json` and `model.safetensors`; dropout rates are not saved. A missing `folder` is
+    created. A warning names what is not written because `load_checkpoint` left it out, such as BERT's pooler.
 
     Raises:
         TypeError: `model` is of the wrong class, or `folder` is not a path.
-        ValueError: the model was changed in a way that files of its family cannot describe.
+        ValueError: the model was changed in a way that this format cannot describe.
 
     Example:
         >>> import tempfile
@@ -387,7 +387,7 @@ def _find_folder(source: object, revision: str | None) -> Path:
 
 
 def _weight_files(folder: Path) -> dict[str, set[str] | None]:
-    """Map each file of weights to the tensors that the index says it contains, or None without an index."""
+    """Map each weights file to the tensors that the index says it contains, or None without an index."""
     if (folder / _WEIGHTS).is_file():
         return {_WEIGHTS: None}
     if not (folder / _INDEX).is_file():

@@ -639,7 +639,7 @@ def test_digests_are_compared(folder):
         with pytest.raises(ValueError, match=rf"sha256 of \S+ must be {wrong}, got ({right}|{config})"):
             load_checkpoint(folder, sha256=demanded)
     for demanded in ({}, {"config.json": config}):
-        with pytest.raises(ValueError, match=r"every file of weights, got none for model\.safetensors"):
+        with pytest.raises(ValueError, match=r"every weights file, got none for model\.safetensors"):
             load_checkpoint(folder, sha256=demanded)
     with pytest.raises(FileNotFoundError, match=r"other\.safetensors must be in"):
         load_checkpoint(folder, sha256={"model.safetensors": right, "other.safetensors": right})
