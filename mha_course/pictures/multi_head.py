@@ -37,7 +37,13 @@ def _word(x: float, y: float, word: str, size: float, strong: bool) -> str:
     return text(x, y, word, "end", size, weight="bold" if strong else "normal")
 
 
-def sentence(words: Sequence[str], roles: Mapping[int, str], blank: int) -> Any:
+def sentence(
+    words: Sequence[str],
+    roles: Mapping[int, str],
+    blank: int,
+    *,
+    has_distances: bool = True,
+) -> Any:
     """A sentence, one word per line, and arrows from its blank to the words that it asks for."""
     parts = [
         _word(112, 20 + 21 * i, word, 13, i in roles or i == blank)
@@ -52,7 +58,14 @@ def sentence(words: Sequence[str], roles: Mapping[int, str], blank: int) -> Any:
         distance = (
             f"{away} word{'s' * (away > 1)} {'ahead' if place > blank else 'back'}"
         )
-        parts.append(text(188, end + 4, f"{role}, {distance}", "start", 12.5))
+        label = f"{role}, {distance}" if has_distances else role
+        parts.append(text(188, end + 4, label, "start", 12.5))
+    if not has_distances:
+        alt = (
+            "The sentence, one word per line. Arrows lead from the blank to sailors, the subject, "
+            "to baker's, the owner, to teacher, the neighbour, and to station, the place."
+        )
+        return picture(262, 262, alt, *parts, most=300)
     alt = (
         "The sentence, one word per line. Arrows lead from the blank to sailors, the subject, "
         "4 words back; to baker's, 5 back; to teacher, 1 back; to station, 4 ahead."
