@@ -309,6 +309,7 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/node tools/check_javascript.mjs
 	$(BIN)/zizmor --offline --quiet --pedantic .github/workflows
 	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
+	$(BIN)/python tools/check_experiments.py
 	$(BIN)/python tools/translate.py --check
 	$(BIN)/python tools/budgets.py
 

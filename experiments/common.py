@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,22 +30,25 @@ from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, gate_heads
 Batch = tuple[Tensor, Tensor]
 # A short training of one seed, which is stored with the long one and repeated by a test.
 CHECK_STEPS, CHECK_RECORDS, CHECK_TOLERANCE = 30, 6, 0.01
-LEAST_RATES, LEAST_SEEDS, HELD_OUT_BATCHES = 3, 5, 40
+LEAST_RATES, MOST_RATES, LEAST_SEEDS, HELD_OUT_BATCHES = 3, 7, 5, 40
 
 
 @dataclass(frozen=True)
 class Arm:
     """One setting: what is trained, on which data, for how long, and what is measured on the trained models.
 
-    Every rate trains all seeds. The one with the lowest mean loss on held-out batches gives the results; of
-    each other rate a number per seed is stored.
+    Every rate trains all seeds. Held-out batches choose the one that gives the results: the rate at which
+    most seeds learn the task, if the arm says what that means, and among equals the one with the lowest mean
+    loss. While it lies at an end of the rates tried, the next rate beyond is tried, too. Of each other rate
+    a number per seed is stored.
 
     Attributes:
         make_model: function without arguments that makes a model.
         make_batch: function of a `torch.Generator` that returns (inputs, targets).
         measure: function of the list of trained models that returns the results: name -> one entry per model.
         steps: number of updates.
-        rates: largest learning rates of the one-cycle schedule, at least three, each 2 to 5 times the last.
+        rates: largest learning rates of the one-cycle schedule to begin with, at least three, each 2 to 5
+            times the last.
         seeds: number of models for each rate, with the seeds 0, 1, ...; at least five.
         keep: number of models whose parameters are stored.
         loss: function of (outputs, targets).
@@ -53,6 +56,8 @@ class Arm:
         clip: largest norm of each model's gradient; None clips nothing.
         held_out: like `make_batch`, draws the batches that choose the rate. The default draws other batches
             of `make_batch`, which are only new where its data are made up as it goes.
+        learned: a model whose share of right answers is larger has learned the task. None chooses by the loss
+            alone.
         because: in words, why the arm is no part of a comparison and may have fewer rates or seeds.
     """
 
@@ -67,6 +72,7 @@ class Arm:
     warmup: float = 0.1
     clip: float | None = None
     held_out: Callable[[torch.Generator], Batch] | None = None
+    learned: float | None = None
     because: str = ""
 
     def __post_init__(self) -> None:
@@ -105,38 +111,85 @@ class Arm:
             torch.set_default_dtype(usual)
         return rounded(history.losses[0])
 
-    def held_out_loss(self, models: list[nn.Module]) -> Tensor:
-        """The loss of each model on batches that neither training nor `measure` uses; inf where it is NaN."""
+    def judge(self, models: list[nn.Module]) -> tuple[Tensor, int]:
+        """The loss of each model on new batches, inf where it is NaN, and how many have learned the task.
+
+        Neither training nor `measure` uses these batches.
+        """
         generator = torch.Generator().manual_seed(123_456_789)
-        draw, losses = self.held_out or self.make_batch, []
+        draw, losses, shares = self.held_out or self.make_batch, [], []
         for _ in range(HELD_OUT_BATCHES):
             inputs, targets = draw(generator)
             found = predict(models, inputs)
             losses.append(torch.stack([self.loss(out, targets) for out in found]))
-        return torch.stack(losses).mean(0).nan_to_num(nan=math.inf)
+            if self.learned is not None:
+                right = (found.argmax(-1) == targets).all(-1)
+                shares.append(right.float().flatten(1).mean(1))
+        loss = torch.stack(losses).mean(0).nan_to_num(nan=math.inf)
+        if self.learned is None:
+            return loss, 0
+        return loss, int((torch.stack(shares).mean(0) > self.learned).sum())
+
+    def run_at(self, lr: float) -> Run:
+        """Train all seeds at one rate, measure and judge them."""
+        models = seeded(self.make_model, self.seeds)
+        history = self.fit(models, self.make_batch, self.steps, 40, lr)
+        for model in models:
+            model.eval()
+        results = self.measure(models)
+        return Run(models, history, results, *self.judge(models))
 
     def run(self) -> tuple[dict[str, Any], list[nn.Module]]:
         """Train at each rate and measure; return what is stored, and the models of the best rate."""
-        runs, by_rate, losses = {}, {}, {}
-        for lr in self.rates:
-            models = seeded(self.make_model, self.seeds)
-            history = self.fit(models, self.make_batch, self.steps, 40, lr)
-            for model in models:
-                model.eval()
-            runs[lr] = models, history, self.measure(models)
-            if len(self.rates) > 1:
-                first, found = next(iter(runs[lr][2].items()))
-                held_out = self.held_out_loss(models)
-                by_rate[str(lr)] = {"held-out loss": held_out, first: found}
-                losses[lr] = held_out.mean()
-        best = min(losses, key=losses.__getitem__, default=self.rates[0])
-        models, history, results = runs[best]
+        runs = {lr: self.run_at(lr) for lr in self.rates}
+        while (lr := next_rate(runs)) is not None:
+            runs[lr] = self.run_at(lr)
+        best = best_rate(runs)
+        models, history, results, *_ = runs[best]
         curve = {"steps": history.steps.tolist(), "losses": rounded(history.losses)}
         number = sum(p.numel() for p in models[0].parameters())
         content = {"parameters": number, "steps": self.steps, "lr": best}
         content |= {"seeds": self.seeds, "results": rounded(results), "curve": curve}
         content |= {"check": self.check()}
-        return content | ({"rates": rounded(by_rate)} if by_rate else {}), models
+        return content | (
+            {"rates": rounded(by_rate(runs))} if len(runs) > 1 else {}
+        ), models
+
+
+class Run(NamedTuple):
+    """All seeds of an arm at one learning rate."""
+
+    models: list[nn.Module]
+    history: History
+    results: Mapping[str, Any]
+    loss: Tensor
+    learned: int
+
+
+def best_rate(runs: Mapping[float, Run]) -> float:
+    """The rate at which most seeds learn; among equals the one with the lowest mean loss."""
+    return min(runs, key=lambda lr: (-runs[lr].learned, runs[lr].loss.mean().item()))
+
+
+def next_rate(runs: Mapping[float, Run]) -> float | None:
+    """The rate to try next: beyond the end at which the best rate is, as far as from its neighbour.
+
+    None if the best rate is inside, if an arm has one rate only, or if `MOST_RATES` have been tried.
+    """
+    tried, best = sorted(runs), best_rate(runs)
+    if len(tried) in (1, MOST_RATES) or best not in (tried[0], tried[-1]):
+        return None
+    neighbour = tried[1] if best == tried[0] else tried[-2]
+    return float(f"{best * best / neighbour:.1g}")
+
+
+def by_rate(runs: Mapping[float, Run]) -> dict[str, dict[str, Any]]:
+    """Of each rate, in order: the losses of the seeds and the first quantity that is measured."""
+    found = {}
+    for lr in sorted(runs):
+        first, values = next(iter(runs[lr].results.items()))
+        found[str(lr)] = {"held-out loss": runs[lr].loss, first: values}
+    return found
 
 
 class PointerModel(nn.Module):
@@ -300,9 +353,10 @@ def confirm(script: Path, arms: Mapping[str, Arm]) -> None:
     check_comparison(arms)
     for label, arm in arms.items():
         stored = content["arms"][label]
-        rates = tuple(float(lr) for lr in stored.get("rates", [stored["lr"]]))
-        settings = (arm.steps, arm.seeds, arm.rates)
-        assert settings == (stored["steps"], stored["seeds"], rates), label
+        rates = {float(lr) for lr in stored.get("rates", [stored["lr"]])}
+        settings = (arm.steps, arm.seeds)
+        assert settings == (stored["steps"], stored["seeds"]), label
+        assert rates >= {*arm.rates}, label
         found, before = torch.tensor(arm.check()), torch.tensor(stored["check"])
         close = partial(torch.testing.assert_close, rtol=CHECK_TOLERANCE, atol=0.0)
         close(found, before, msg=lambda text, label=label: f"{label}: {text}")

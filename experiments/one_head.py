@@ -4,11 +4,10 @@ The model is the chapter's own class, from the start that `nn.Embedding` and `nn
 two have the same number of parameters, twenty seeds at each of four learning rates, and the same data.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
-from common import HELD_OUT_BATCHES, Arm, heads
+from common import Arm, heads
 
 from mha_course.built import TwoPointers
 from mha_course.data import pointer_batch
@@ -35,23 +34,9 @@ def measure(models):
     return {"both right": both_right(models, tokens, targets)}
 
 
-@dataclass(frozen=True)
-class PointerArm(Arm):
-    """An arm whose results are those of the rate at which most seeds learn the task."""
-
-    def held_out_loss(self, models):
-        """1 for a model that has not learned the task; a thousandth of its loss decides between equals."""
-        generator = torch.Generator().manual_seed(987_654_321)
-        shares = torch.stack(
-            [both_right(models, *batch(generator)) for _ in range(HELD_OUT_BATCHES)]
-        )
-        unlearned = (shares.mean(0) <= LEARNED).float()
-        return unlearned + super().held_out_loss(models) / 1000
-
-
 def arm(number, **settings):
     make_model = partial(TwoPointers, number)
-    return PointerArm(make_model, batch, measure, seeds=SEEDS, **settings)
+    return Arm(make_model, batch, measure, seeds=SEEDS, learned=LEARNED, **settings)
 
 
 ARMS = {

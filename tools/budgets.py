@@ -53,7 +53,7 @@ AREAS = {
     ),
     "tests": (48_200, ["tests/*.py"]),
     "the rest": (
-        15_000,
+        15_020,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
 }

@@ -204,11 +204,16 @@ def other_words(english, chinese, words):
 
 
 def check():
-    """Name each translation that has lost or added something, or lacks a term; return whether one has."""
+    """Name each translation that has lost or added something, lacks a term, or belongs to no message.
+
+    Return whether one has.
+    """
     bad = 0
     words = terms()
+    known = set()
     for path in sorted((LOCALE / LANGUAGE).rglob("*.po")):
         messages = [one for one in read_po(path.open("rb")) if one.id]
+        known |= {message.id for message in messages}
         for number, message in enumerate(messages):
             if message.string and not message.fuzzy:
                 near = [message]
@@ -225,6 +230,13 @@ def check():
                     print(
                         f"{path.relative_to(ROOT)}:{message.lineno}: {message.id[:60]!r}: {fault}"
                     )
+    by_hand = path_of("by_hand", "zh_TW")
+    for message in read_po(by_hand.open("rb")):
+        if message.id and message.id not in known:
+            bad += 1
+            print(
+                f"{by_hand.name}: {message.id[:60]!r}: no message is called this any more"
+            )
     return bool(bad)
 
 

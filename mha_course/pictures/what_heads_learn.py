@@ -138,7 +138,7 @@ def print_numbers(label: str, numbers: Iterable[float], digits: int = 2) -> None
 def learned_table(runs: Experiment, learned: float) -> None:
     """Print for each rate how many seeds have learned a task: more than `learned` of the answers right."""
     arms = list(runs.arms.items())
-    rates = arms[0][1]["rates"]
+    rates = sorted({rate for _, arm in arms for rate in arm["rates"]}, key=float)
     title = f"learned, of {arms[0][1]['seeds']} seeds"
     print(f"{title:20} parameters  rate", *(f"{rate:>6}" for rate in rates))
     for name, arm in arms:

@@ -30,6 +30,17 @@ def test_no_translation_has_lost_or_added_anything(capsys):
     assert not translate.check(), capsys.readouterr().out
 
 
+def test_a_message_written_by_hand_for_taiwan_whose_english_is_gone_is_named(tmp_path, monkeypatch, capsys):
+    path, real = tmp_path / "by_hand.po", translate.path_of
+    stale = 'msgid "A sentence that no page has."\nmsgstr "沒有一頁有的句子。"\n'
+    path.write_text(real("by_hand", "zh_TW").read_text("utf-8") + "\n" + stale, "utf-8")
+    with_stale = lambda name, *rest: path if name == "by_hand" else real(name, *rest)  # noqa: E731
+    monkeypatch.setattr(translate, "path_of", with_stale)
+    assert translate.check()
+    said = capsys.readouterr().out
+    assert "by_hand.po: 'A sentence that no page has.': no message is called this any more" in said
+
+
 @pytest.mark.parametrize(("english", "chinese", "said"), [
     ("Call `f(x)`.", "调用 `f(y)`。", "code: ['`f(x)`'] lost, ['`f(y)`'] added"),
     ("It is $d$ wide.", "宽度为 $k$。", "formula: ['$d$'] lost, ['$k$'] added"),
