@@ -66,6 +66,7 @@ def _inputs(
     widths: tuple[int, ...] | None = None,
     contract: Contract | None = None,
     corners: bool = True,
+    strided: bool = False,
 ) -> tuple[Tensor, ...]:
     """Query, key and value of heads or, if widths are given, of a layer.
 
@@ -80,7 +81,8 @@ def _inputs(
         raise InexpressibleError("it has as many queries as keys")
     if widths is not None and (heads, head_dim) != ((HEADS, HEADS), HEAD_DIM):
         raise InexpressibleError("a layer decides on its own heads")
-    case = {"lengths": (q_len, k_len), "heads": heads, "width": head_dim}
+    case: Case = {"lengths": (q_len, k_len), "heads": heads, "width": head_dim}
+    case["strided"] = strided
     made: tuple[Tensor, ...] = made_case(case, contract, widths, HEADS)(g)
     return made[:3]
 
@@ -103,12 +105,6 @@ def _spoiled(three: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         for sample, length in enumerate((5, 3)):
             x[sample, ..., length:, :] = torch.nan
     return three
-
-
-def _strided(three: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same numbers, not contiguous in memory."""
-    strided = [x.mT.contiguous().mT for x in three]
-    return (strided[0],) * 3 if three[0] is three[1] else tuple(strided)
 
 
 def random_mask(
@@ -311,8 +307,7 @@ def made_case(
                 1 if form == "all" else samples,
                 heads if form == "each head" else 1,
             )
-            mask = torch.rand(*axes, q_len, k_len, generator=g) > 0.5
-            mask[..., 0] = True
+            mask = random_mask(g, *axes, q_len, k_len)
         three = tuple(drawn[i] for i in same)
         if not case["sink"]:
             return *three, mask, case["causal"]
@@ -348,14 +343,18 @@ def _sections(
     usual = {"scale", "normalized"}.isdisjoint(declared)
     sections = ["usual scale" if usual else "another scale", name]
     sections += ["causal"] if always else []
+    sections += [part for part in ("softcap", "window") if part in declared]
     if layer is None:
         return sections
     parts = {
+        "layer with a norm": layer.norm,
         "turned layer": layer.turn,
         "output with a bias": layer.linear["out_proj"][1],
         "projections with biases": layer.linear["q_proj"][1],
     }
     sections += ["layer", *(part for part, given in parts.items() if given is not None)]
+    if len(layer.linear["k_proj"][0]) < len(layer.linear["q_proj"][0]):
+        sections.append("shared keys")
     if len({*widths_of(layer)}) == 1:
         sections.append("layer of one width")  # otherwise, such projections do not fit
     return sections

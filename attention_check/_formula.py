@@ -66,11 +66,13 @@ def attention_of_heads(
     null: tuple[Tensor, Tensor] | None = None,
     bias: Bias | None = None,
     normalized: float | Tensor | None = None,
+    only_scores: bool = False,
 ) -> Tensor:
     """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys.
 
     A scale takes the place of 1 / √head_dim, and a window (left, right) counts from a query's own position;
-    `Layer` explains `null` and `bias`. With `normalized`, a scale, queries and keys get the length 1.
+    `Layer` explains `null` and `bias`. With `normalized`, a scale, queries and keys get the length 1. With
+    `only_scores`, these are returned.
     """
     query, key, value = query.double(), key.double(), value.double()
     group = query.shape[1] // key.shape[1]
@@ -97,6 +99,8 @@ def attention_of_heads(
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     scores = scores + (0.0 if bias is None else bias(query.shape[1], q_len, k_len))
+    if only_scores:
+        return scores
     fill = torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0)
     weights = torch.where(visible, scores, fill).softmax(-1) * visible
     if sink is None:
@@ -147,10 +151,12 @@ def attention_layer(
     **declared: Any,
 ) -> Tensor:
     """The formula between the projections of a layer, in float64; `Layer` explains the other arguments."""
-    residual = query.double()  # (batch, q_len, embed_dim)
-    three = [x.double() for x in (query, key, value)]
-    if norm is not None:
-        three = [norm(x) if x is three[0] or norms_memory else x for x in three]
+    query, key, value = map(Tensor.double, (query, key, value))
+    residual = query  # (batch, q_len, embed_dim)
+    three = [
+        norm(x) if norm is not None and (x is query or norms_memory) else x
+        for x in (query, key, value)
+    ]
     inputs = zip(NAMES[:3], three, strict=True)
     projected = [F.linear(x, *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
@@ -163,44 +169,13 @@ def attention_layer(
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
     heads = attention_of_heads(query, key, value, mask, is_causal, **declared)
+    if declared.get("only_scores"):
+        return heads
     merged = heads.transpose(1, 2).flatten(-2)
     output = F.linear(merged, *linear["out_proj"])
     if adds_input:
         output = residual + output
     return output if norm_after is None else norm_after(output)
-
-
-def products_and_scores(
-    query: Tensor, key: Tensor, layer: Layer | None, bias: Bias | None = None
-) -> tuple[Tensor, Tensor]:
-    """The dot products of queries and keys, and the scores that the softmax gets, in float64."""
-    query, key = query.double(), key.double()
-    if layer is not None:
-        if layer.norm is not None:
-            query, key = (
-                layer.norm(query),
-                layer.norm(key) if layer.norms_memory else key,
-            )
-        query, key = (
-            F.linear(x, *layer.linear[name])
-            .unflatten(-1, (-1, layer.head_dim))
-            .transpose(1, 2)
-            for name, x in (("q_proj", query), ("k_proj", key))
-        )
-        for together in (layer.head_norms, (layer.turn, layer.turn)):
-            query, key = (
-                x if change is None else change(x)
-                for change, x in zip(
-                    together or (None, None), (query, key), strict=True
-                )
-            )
-        bias = layer.bias
-    group = query.shape[1] // key.shape[1]
-    tiled = layer is not None and layer.tiled
-    key = key.repeat(1, group, 1, 1) if tiled else key.repeat_interleave(group, dim=1)
-    products = query @ key.mT
-    added = 0.0 if bias is None else bias(*products.shape[1:])
-    return products, products / query.shape[-1] ** 0.5 + added
 
 
 def rotate_pairs(
