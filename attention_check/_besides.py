@@ -350,8 +350,9 @@ def with_cache(
 
         turned = exercise.reference(*whole, None, True, turn=again)
         known["the positions begin at 0 in every call"] = turned
-    library: Any = sys.modules.get("transformers")
-    for state in ({}, library and library.DynamicCache(), None):
+    library = sys.modules.get("transformers")
+    states: tuple[Any, ...] = ({}, library and library.DynamicCache(), None)
+    for state in states:
         with suppress(Exception, SystemExit):
             output = _last_of_steps(name, contract, whole, state)
             alike = (

@@ -171,7 +171,8 @@ def detaches_weights(exercise: Exercise, contract: Contract) -> bool:
     weights = contract.second_result(*arguments)
     if weights is None or weights.requires_grad:
         return False
-    return weights.shape == exercise.reference(*arguments, only_scores=True).shape
+    scores: Tensor = exercise.reference(*arguments, only_scores=True)
+    return weights.shape == scores.shape
 
 
 def fault_of_results(exercise: Exercise, contract: Contract) -> str:

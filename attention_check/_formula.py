@@ -95,7 +95,7 @@ def attention_of_heads(
     unseen = ~visible.any(-2).unsqueeze(-1)
     key, value = key.masked_fill(unseen, 0.0), value.masked_fill(unseen, 0.0)
     query, key = _scaled(query, key, scale, normalized)
-    scores = query @ key.mT / query.shape[-1] ** 0.5
+    scores: Tensor = query @ key.mT / query.shape[-1] ** 0.5
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     scores = scores + (0.0 if bias is None else bias(query.shape[1], q_len, k_len))
