@@ -169,7 +169,10 @@ def test_the_call_that_shows_a_fault_can_be_pasted():
     *draws, last = code.split("; ")
     space = {"torch": torch, "attention": attention}
     exec("\n".join([*draws, f"output = {last}"]), space)  # noqa: S102, it is what a reader does
-    assert said.endswith(f"{space['output'].item():.4g} for 0.5684 at [0, 0, 0, 0]")
+    # A query that sees one key gets its value.
+    mine, right = (space[name].item() for name in ("output", "v"))
+    assert said.endswith(f"{mine:.4g} for {right:.4g} at [0, 0, 0, 0]")
+    assert mine != right
 
 
 def test_each_two_choices_meet():

@@ -183,7 +183,8 @@ def limited(fault=""):
         scores = scores if fault == "before" else scores / query.shape[-1] ** 0.5
         scores = 5 * torch.tanh(scores if fault == "inside" else scores / 5)
         scores = scores / query.shape[-1] ** 0.5 if fault == "before" else scores
-        behind = torch.arange(query.shape[2]).unsqueeze(1) - torch.arange(key.shape[2])
+        first = key.shape[2] - query.shape[2]  # queries and keys end together
+        behind = first + torch.arange(query.shape[2]).unsqueeze(1) - torch.arange(key.shape[2])
         seen = (behind >= 0) & (behind <= 3 + (fault == "one more"))
         return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
 
