@@ -377,10 +377,10 @@ def _judge(
         return Finding(WRONG, f"wrong with {blamed(problems)}: {problem}.")
     if name == "scores" and verdict.fault is None and (said := factor(tried, contract)):
         return Finding(WRONG, said)
+    found = finding_of(verdict)
     if verdict.fault is None and name != "gradients":
-        found = finding_of(verdict)
-        return replace(found, message=in_some_cases(tried, contract) or found.message)
-    return finding_of(verdict)
+        found = replace(found, message=in_some_cases(tried, contract) or found.message)
+    return found
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:

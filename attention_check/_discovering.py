@@ -40,9 +40,8 @@ SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
     output_attentions return_attention use_cache head_mask rope freqs_cis position_ids positions
     enable_gqa eps""".split()
-CACHES = (
-    "past_key_values past_key_value layer_past kv_cache cache incremental_state".split()
-)
+CACHES = """past_key_values past_key_value layer_past past_kv kv_cache cache
+    incremental_state""".split()
 OTHERS = {*NO_MASKS, *CACHES, *CAUSAL, *SINKS, *TURNED}
 
 

@@ -107,6 +107,11 @@ class Handed(Cached):
     kind = "returned"
 
 
+class Past(Handed):
+    def forward(self, x, past_kv=None):
+        return super().forward(x, past_kv)
+
+
 class CachedTurned(Rotated):
     def forward(self, x, cache=None):
         start = cache["keys"].shape[2] if cache and self.fault != "start" else 0
@@ -138,6 +143,7 @@ class Returned(Attention):
     (Cached("newest"), "with `cache`, only the newest key is seen"),
     (Cached("order"), "with `cache`, tokens one by one give other numbers than together"),
     (Handed("first"), "with `cache`, tokens one by one give other numbers than together"),
+    (Past("order"), "with `past_kv`, tokens one by one give other numbers than together"),
     (CachedTurned("start"), "with `cache`, the positions begin at 0 in every call"),
     (Rotated("kept"), "`position_embeddings` of an earlier call is used"),
     (Rotated("first"), "all samples are rotated by the positions of the first one"),
@@ -152,7 +158,7 @@ def test_a_fault_in_a_further_argument_is_named(layer, said):
 
 
 @pytest.mark.parametrize("kind", [
-    WithMasks, WithNorm, Added, Cached, Handed, CachedTurned, Rotated, Returned,
+    WithMasks, WithNorm, Added, Cached, Handed, Past, CachedTurned, Rotated, Returned,
 ])  # fmt: skip
 def test_right_arguments_are_right(kind):
     report = check(kind())
