@@ -323,9 +323,7 @@ def _together(
     conventions: Collection[str],
 ) -> Exercise:
     plain = exercise_of("scores", layer, num_heads, contract, only_cases=True)
-    widths = None
-    if layer is not None:
-        widths = widths_of(layer)
+    widths = None if layer is None else widths_of(layer)
     called = contract or Contract(plain.reference, mask="mask", causal="is_causal")
     cases = cases_together(called, widths, num_heads, conventions)
     if not cases:
@@ -404,13 +402,9 @@ def exercise_of(
         exercise = replace(
             exercise, reference=_always_causal(exercise.reference), wrong=wrong
         )
-    reasons = {case: _inexpressible(exercise, case) for case in exercise.cases}
-    kept = {case: make for case, make in exercise.cases.items() if not reasons[case]}
-    if not kept:
-        raise InexpressibleError(next(iter(reasons.values())))
-    exercise = replace(exercise, cases=kept)
+    exercise = _expressible(exercise)
     atol, rtol = tolerance_of(contract)
-    first = exercise.reference(*exercise._arguments(next(iter(kept))))
+    first = exercise.reference(*exercise._arguments(next(iter(exercise.cases))))
     # Large weights make large outputs, and rounding errors of their size.
     size = max(1.0, float(first.nan_to_num().abs().max()))
     return replace(exercise, atol=atol * size, rtol=rtol)
@@ -433,10 +427,13 @@ def _makers_of_cases(
     }
 
 
-def _inexpressible(exercise: Exercise, case: str) -> str:
-    """Why a case cannot be made, or ""."""
-    try:
-        exercise._arguments(case)
-    except InexpressibleError as error:
-        return str(error)
-    return ""
+def _expressible(exercise: Exercise) -> Exercise:
+    """The exercise with the cases that can be made; if there is none, the error of the first one."""
+    kept = {}
+    for case, make in exercise.cases.items():
+        with suppress(InexpressibleError):
+            exercise._arguments(case)
+            kept[case] = make
+    if not kept:
+        exercise._arguments(next(iter(exercise.cases)))
+    return replace(exercise, cases=kept)

@@ -1,6 +1,7 @@
 """What somebody's layer may have besides projections and softmax: each is found by trying."""
 
 import copy
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from attention_check._aspects import HEADS
-from attention_check._contract import Contract
+from attention_check._contract import RIGHT, WRONG, Contract, Finding
 from attention_check._formula import Layer, rotate_pairs, widths_of
+from attention_check._judging import Exercise
 from attention_check._layers import Order, of_queries
+from attention_check._results import nearly_equal
 
 BASES = (10_000.0, 500_000.0, 1_000_000.0, 100.0)
 # The longest sequence.
@@ -325,3 +328,67 @@ def _by_distance(weights: Tensor) -> ByDistance | None:
     back, front = (int((~x[0]).sum()) for x in (behind, ahead))
     is_window = bool((hidden == hidden[0]).all()) and front in (0, back, LONGEST - 1)
     return bias if is_window and back > 0 and bool(table.any()) else None
+
+
+def same(exercise: Exercise, mine: Tensor, wanted: Tensor) -> bool:
+    return nearly_equal(mine, wanted, exercise.atol, exercise.rtol)
+
+
+def with_cache(
+    name: str, exercise: Exercise, contract: Contract, layer: Any, _: int
+) -> list[Finding]:
+    """What the last token gives after calls with those before it, which a cache keeps."""
+    if contract.memory:
+        contract = replace(contract, one_input=True, memory="")
+    whole = exercise._arguments("as many queries as keys")[:3]
+    known = {
+        "": exercise.reference(*whole, None, True),
+        "only the newest key is seen": exercise.reference(
+            *(x[..., -1:, :] for x in whole)
+        ),
+    }
+    if layer is not None and layer.turn is not None:
+
+        def again(x: Tensor) -> Tensor:
+            return torch.cat([layer.turn(part) for part in x.split((3, 1, 1), -2)], -2)
+
+        turned = exercise.reference(*whole, None, True, turn=again)
+        known["the positions begin at 0 in every call"] = turned
+    library = sys.modules.get("transformers")
+    states: tuple[Any, ...] = ({}, library and library.DynamicCache(), None)
+    for state in states:
+        with suppress(Exception, SystemExit):
+            output = _last_of_steps(name, contract, whole, state)
+            alike = (
+                said
+                for said, wanted in known.items()
+                if same(exercise, output, wanted[..., -1:, :])
+            )
+            said = next(alike, "tokens one by one give other numbers than together")
+            if not said:
+                return [Finding(RIGHT)]
+            if state or "newest" not in said:  # what is returned may be no cache
+                return [Finding(WRONG, f"with `{name}`, {said}.")]
+    return []
+
+
+def _last_of_steps(
+    name: str, contract: Contract, whole: tuple[Tensor, ...], state: Any
+) -> Tensor:
+    """The output for the last of 3 + 1 + 1 tokens; a cache is filled, or returned."""
+    is_returned = False
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        more = {name: state}
+        if contract.turned:
+            turned = contract.rotation(end)
+            more[contract.turned] = tuple(x[:, start:] for x in turned)
+        first = 0 if contract.one_input else start
+        others = (x[..., first:end, :].contiguous() for x in whole[1:])
+        one = replace(contract, more=tuple(more.items()))
+        returned = one._returned(whole[0][..., start:end, :].contiguous(), *others)
+        is_returned = is_returned or not (start or state)
+        if is_returned:
+            state = returned[-1] if isinstance(returned, tuple) else None
+        if state is None:
+            raise ValueError("nothing is kept")
+    return torch.as_tensor(one.output_of(returned)).detach()

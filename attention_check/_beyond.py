@@ -1,6 +1,5 @@
 """What no known fault says: a scale, many keys, further arguments, and the smallest call that shows it."""
 
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from attention_check._aspects import exercise_of, made_case
-from attention_check._besides import norms_of, order_of
+from attention_check._besides import norms_of, order_of, same, with_cache
 from attention_check._contract import (
     BY_POSITION,
     DIFFERS,
@@ -38,7 +37,7 @@ from attention_check._discovering import (
 from attention_check._formula import Layer, widths_of
 from attention_check._judging import Exercise
 from attention_check._layers import order_by_name
-from attention_check._results import Answer, as_tensor, compare, listed, nearly_equal
+from attention_check._results import Answer, as_tensor, compare, listed
 
 LENGTHS = ((1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (5, 5), (3, 2), (5, 7), (70, 70))
 # Numbers of query heads and of key heads.
@@ -63,7 +62,7 @@ def smallest_call(
         with suppress(Exception, SystemExit):
             output = as_tensor(contract(*given), True).double()
             wanted = exercise.reference(*given)
-            if _same(exercise, output, wanted):
+            if same(exercise, output, wanted):
                 continue
             off = (output - wanted).abs().nan_to_num(torch.inf)
             count = int((off > exercise.atol + exercise.rtol * wanted.abs()).sum())
@@ -196,7 +195,7 @@ def fault_of_results(exercise: Exercise, contract: Contract) -> str:
     known = _known_weights(exercise, contract)
     if weights is None or all(weights.shape != x.shape for x in known):
         return ""
-    if any(_same(exercise, weights.detach(), x) for x in known):
+    if any(same(exercise, weights.detach(), x) for x in known):
         return ""
     for x in known:
         mine, there = weights.detach(), x.reshape(weights.shape)
@@ -306,7 +305,7 @@ def arguments_tried(
     tries[contract.turned] = _other_positions
     cache = first_of(CACHES, parameters)
     if not any("cache" in x for x in parameters.keys() - {cache}):
-        tries[cache] = _with_cache  # others need more than to be handed on
+        tries[cache] = with_cache  # others need more than to be handed on
     found = {}
     for name, judged in tries.items():
         with suppress(Exception, SystemExit):
@@ -327,12 +326,8 @@ def _compared(
     return [
         Finding(WRONG if said else RIGHT, said)
         for said, options in {"": right, **wrong}.items()
-        if _same(exercise, output, exercise.reference(*given, **options))
+        if same(exercise, output, exercise.reference(*given, **options))
     ]
-
-
-def _same(exercise: Exercise, mine: Tensor, wanted: Tensor) -> bool:
-    return nearly_equal(mine, wanted, exercise.atol, exercise.rtol)
 
 
 def _first(exercise: Exercise) -> tuple[Any, ...]:
@@ -421,66 +416,6 @@ def _other_positions(
     }
     right = at(torch.tensor([2.0, 3.0]).view(-1, 1, 1))
     return _compared(exercise, one, given, right, known)
-
-
-def _with_cache(
-    name: str, exercise: Exercise, contract: Contract, layer: Any, _: int
-) -> list[Finding]:
-    """What the last token gives after calls with those before it, which a cache keeps."""
-    if contract.memory:
-        contract = replace(contract, one_input=True, memory="")
-    whole = exercise._arguments("as many queries as keys")[:3]
-    known = {
-        "": exercise.reference(*whole, None, True),
-        "only the newest key is seen": exercise.reference(
-            *(x[..., -1:, :] for x in whole)
-        ),
-    }
-    if layer is not None and layer.turn is not None:
-
-        def again(x: Tensor) -> Tensor:
-            return torch.cat([layer.turn(part) for part in x.split((3, 1, 1), -2)], -2)
-
-        turned = exercise.reference(*whole, None, True, turn=again)
-        known["the positions begin at 0 in every call"] = turned
-    library = sys.modules.get("transformers")
-    states: tuple[Any, ...] = ({}, library and library.DynamicCache(), None)
-    for state in states:
-        with suppress(Exception, SystemExit):
-            output = _last_of_steps(name, contract, whole, state)
-            alike = (
-                said
-                for said, wanted in known.items()
-                if _same(exercise, output, wanted[..., -1:, :])
-            )
-            said = next(alike, "tokens one by one give other numbers than together")
-            if not said:
-                return [Finding(RIGHT)]
-            if state or "newest" not in said:  # what is returned may be no cache
-                return [Finding(WRONG, f"with `{name}`, {said}.")]
-    return []
-
-
-def _last_of_steps(
-    name: str, contract: Contract, whole: tuple[Tensor, ...], state: Any
-) -> Tensor:
-    """The output for the last of 3 + 1 + 1 tokens; a cache is filled, or returned."""
-    is_returned = False
-    for start, end in ((0, 3), (3, 4), (4, 5)):
-        more = {name: state}
-        if contract.turned:
-            turned = contract.rotation(end)
-            more[contract.turned] = tuple(x[:, start:] for x in turned)
-        first = 0 if contract.one_input else start
-        others = (x[..., first:end, :].contiguous() for x in whole[1:])
-        one = replace(contract, more=tuple(more.items()))
-        returned = one._returned(whole[0][..., start:end, :].contiguous(), *others)
-        is_returned = is_returned or not (start or state)
-        if is_returned:
-            state = returned[-1] if isinstance(returned, tuple) else None
-        if state is None:
-            raise ValueError("nothing is kept")
-    return torch.as_tensor(one.output_of(returned)).detach()
 
 
 def idle_norms(exercise: Exercise, contract: Contract) -> Iterator[str]:

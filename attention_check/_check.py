@@ -350,10 +350,8 @@ def _judge(
     tried, reasons = _without_what_raises(exercise, contract)
     if "masks" in findings and findings["masks"].kind == WRONG:
         for case in exercise.cases:
-            if any(
-                torch.is_tensor(x) and x.dtype == torch.bool
-                for x in exercise._arguments(case)
-            ):
+            given = exercise._arguments(case)
+            if any(getattr(x, "dtype", None) == torch.bool for x in given):
                 reasons.setdefault(case, "fix this first: masks")
         tried = _without(exercise, reasons)
     if name == "gradients" and tried is not None:
@@ -375,12 +373,10 @@ def _judge(
         problems = tried._problems(tried._tried(contract), tried.reference)
         problem = next(filter(None, problems.values()), "it is not the same each time")
         return Finding(WRONG, f"wrong with {blamed(problems)}: {problem}.")
-    if name == "scores" and verdict.fault is None and (said := factor(tried, contract)):
+    unnamed = verdict.fault is None and name != "gradients"
+    if unnamed and (said := factor(tried, contract) or in_some_cases(tried, contract)):
         return Finding(WRONG, said)
-    found = finding_of(verdict)
-    if verdict.fault is None and name != "gradients":
-        found = replace(found, message=in_some_cases(tried, contract) or found.message)
-    return found
+    return finding_of(verdict)
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:

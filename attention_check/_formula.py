@@ -78,16 +78,7 @@ def attention_of_heads(
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     q_len, k_len = query.shape[-2], key.shape[-2]
-    visible = torch.ones(*query.shape[:-1], k_len, dtype=torch.bool)
-    if mask is not None:
-        visible = visible & mask
-    if is_causal:
-        visible = visible.tril(k_len - q_len)  # queries and keys end together
-    left, right = window
-    if left is not None:
-        visible = visible.triu(k_len - q_len - left)
-    if right is not None:
-        visible = visible.tril(k_len - q_len + right)
+    visible = _visible(query, k_len, mask, is_causal, window)
     if null is not None:
         more = [x.double().expand(*key.shape[:2], -1, -1) for x in null]
         key, value = (torch.cat(x, 2) for x in zip(more, (key, value), strict=True))
@@ -111,6 +102,23 @@ def attention_of_heads(
     total = hidden.logsumexp(-1, keepdim=True)
     pooled: Tensor = weights * (total - limit).sigmoid() @ value
     return pooled
+
+
+def _visible(
+    query: Tensor, k_len: int, mask: Tensor | None, is_causal: bool, window: Any
+) -> Tensor:
+    """Which keys each query sees."""
+    visible, q_len = query.new_ones(*query.shape[:-1], k_len).bool(), query.shape[-2]
+    if mask is not None:
+        visible = visible & mask
+    if is_causal:
+        visible = visible.tril(k_len - q_len)  # queries and keys end together
+    left, right = window
+    if left is not None:
+        visible = visible.triu(k_len - q_len - left)
+    if right is not None:
+        visible = visible.tril(k_len - q_len + right)
+    return visible
 
 
 def _scaled(

@@ -25,6 +25,7 @@ from attention_check._results import (
     at_place,
     check_callable,
     describe_error,
+    listed,
     not_yet,
     tensors_in,
 )
@@ -189,6 +190,15 @@ class Exercise(_judging.Exercise):
         arguments = self._arguments(case)
         problems = (test(arguments, results) for test in self.properties)
         return next(filter(None, problems), said)
+
+    def _praise(self, gradients: str) -> str:
+        """See `Exercise`; the cases are listed."""
+        labels = list(self.cases)
+        if len(labels) == 1:
+            return f"Right in the case that was tried: {labels[0]}."
+        if len(labels) == 2:
+            return f"Right in both cases{gradients}: {listed(labels)}."
+        return f"Right in all {len(labels)} cases{gradients}: {listed(labels)}."
 
     def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
         """See `Exercise`; a result that carries no gradient can be accepted."""
