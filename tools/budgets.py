@@ -23,7 +23,7 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (4_555, ["attention_check/*.py"]),
+    "judging": (4_558, ["attention_check/*.py"]),
     "what attention is": (4_455, ["mha_lib/*.py"]),
     "exercises": (7_926, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
     "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
