@@ -1,6 +1,7 @@
-"""What the formula of somebody's layer may have besides projections and softmax: each is found by trying."""
+"""What somebody's layer may have besides projections and softmax: each is found by trying."""
 
 import copy
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from attention_check._aspects import HEADS
-from attention_check._contract import Contract
-from attention_check._formula import Layer, rotate_pairs
+from attention_check._contract import RIGHT, WRONG, Contract, Finding
+from attention_check._formula import Layer, rotate_pairs, widths_of
+from attention_check._judging import Exercise
 from attention_check._layers import Order, of_queries
+from attention_check._results import nearly_equal
 
 BASES = (10_000.0, 500_000.0, 1_000_000.0, 100.0)
 # The longest sequence.
@@ -30,9 +33,11 @@ def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]
     yield "adds its input", layer._replace(adds_input=True)
     for name, norm in _norms(attention, layer.linear["q_proj"][0].shape[1]):
         before, after = layer._replace(norm=norm), layer._replace(norm_after=norm)
-        yield f"`{name}` before", before
-        yield f"`{name}` before queries", before._replace(norms_memory=False)
-        yield f"`{name}` before · adds its input", before._replace(adds_input=True)
+        ways = [(f"`{name}` before", before)] * (len({*widths_of(layer)}) == 1)
+        ways.append((f"`{name}` before queries", before._replace(norms_memory=False)))
+        for said, one in ways:
+            yield said, one
+            yield f"{said} · adds its input", one._replace(adds_input=True)
         yield f"`{name}` after", after
         yield f"adds its input · `{name}` after", after._replace(adds_input=True)
 
@@ -266,8 +271,8 @@ def order_of(contract: Contract) -> Iterator[tuple[str, str]]:
     """The order of a fused projection, as the contract says it."""
     for said in contract.heads.split(" · "):
         if said.startswith("fused "):
-            letters, form = said[6:13].replace(", ", ""), said[13:]
-            yield letters, form
+            end = 13 if said.count(", ") > 1 else 10
+            yield said[6:end].replace(", ", ""), said[end:]
 
 
 def _solved(contract: Contract, layer: Layer, num_heads: int) -> Tensor | None:
@@ -323,3 +328,67 @@ def _by_distance(weights: Tensor) -> ByDistance | None:
     back, front = (int((~x[0]).sum()) for x in (behind, ahead))
     is_window = bool((hidden == hidden[0]).all()) and front in (0, back, LONGEST - 1)
     return bias if is_window and back > 0 and bool(table.any()) else None
+
+
+def same(exercise: Exercise, mine: Tensor, wanted: Tensor) -> bool:
+    return nearly_equal(mine, wanted, exercise.atol, exercise.rtol)
+
+
+def with_cache(
+    name: str, exercise: Exercise, contract: Contract, layer: Any, _: int
+) -> list[Finding]:
+    """What the last token gives after calls with those before it, which a cache keeps."""
+    if contract.memory:
+        contract = replace(contract, one_input=True, memory="")
+    whole = exercise._arguments("as many queries as keys")[:3]
+    known = {
+        "": exercise.reference(*whole, None, True),
+        "only the newest key is seen": exercise.reference(
+            *(x[..., -1:, :] for x in whole)
+        ),
+    }
+    if layer is not None and layer.turn is not None:
+
+        def again(x: Tensor) -> Tensor:
+            return torch.cat([layer.turn(part) for part in x.split((3, 1, 1), -2)], -2)
+
+        turned = exercise.reference(*whole, None, True, turn=again)
+        known["the positions begin at 0 in every call"] = turned
+    library = sys.modules.get("transformers")
+    states: tuple[Any, ...] = ({}, library and library.DynamicCache(), None)
+    for state in states:
+        with suppress(Exception, SystemExit):
+            output = _last_of_steps(name, contract, whole, state)
+            alike = (
+                said
+                for said, wanted in known.items()
+                if same(exercise, output, wanted[..., -1:, :])
+            )
+            said = next(alike, "tokens one by one give other numbers than together")
+            if not said:
+                return [Finding(RIGHT)]
+            if state or "newest" not in said:  # what is returned may be no cache
+                return [Finding(WRONG, f"with `{name}`, {said}.")]
+    return []
+
+
+def _last_of_steps(
+    name: str, contract: Contract, whole: tuple[Tensor, ...], state: Any
+) -> Tensor:
+    """The output for the last of 3 + 1 + 1 tokens; a cache is filled, or returned."""
+    is_returned = False
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        more = {name: state}
+        if contract.turned:
+            turned = contract.rotation(end)
+            more[contract.turned] = tuple(x[:, start:] for x in turned)
+        first = 0 if contract.one_input else start
+        others = (x[..., first:end, :].contiguous() for x in whole[1:])
+        one = replace(contract, more=tuple(more.items()))
+        returned = one._returned(whole[0][..., start:end, :].contiguous(), *others)
+        is_returned = is_returned or not (start or state)
+        if is_returned:
+            state = returned[-1] if isinstance(returned, tuple) else None
+        if state is None:
+            raise ValueError("nothing is kept")
+    return torch.as_tensor(one.output_of(returned)).detach()

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from attention_check._aspects import exercise_of, made_case
-from attention_check._besides import norms_of, order_of
+from attention_check._besides import norms_of, order_of, same, with_cache
 from attention_check._contract import (
     BY_POSITION,
     DIFFERS,
@@ -34,10 +34,10 @@ from attention_check._discovering import (
     masks_of,
     parameters_of,
 )
-from attention_check._formula import Layer, products_and_scores, widths_of
+from attention_check._formula import Layer, widths_of
 from attention_check._judging import Exercise
 from attention_check._layers import order_by_name
-from attention_check._results import Answer, as_tensor, compare, nearly_equal
+from attention_check._results import Answer, as_tensor, compare, listed
 
 LENGTHS = ((1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (5, 5), (3, 2), (5, 7), (70, 70))
 # Numbers of query heads and of key heads.
@@ -58,90 +58,79 @@ def smallest_call(
         or (contract.sink and aspect == "sinks")
     ):
         return ""
-    for sizes, mask, causal in _small_calls(aspect, contract, layer, num_heads):
-        made, code = _drawn(sizes, contract)
+    for given in _small_calls(aspect, contract, layer, num_heads):
         with suppress(Exception, SystemExit):
-            given = (*made, mask, causal)
             output = as_tensor(contract(*given), True).double()
             wanted = exercise.reference(*given)
-            if _same(exercise, output, wanted):
+            if same(exercise, output, wanted):
                 continue
             off = (output - wanted).abs().nan_to_num(torch.inf)
             count = int((off > exercise.atol + exercise.rtol * wanted.abs()).sum())
             at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
             numbers = f"{output[at]:.4g} for {wanted[at]:.4g} at {list(at)}"
             said = f"  # {count} of {off.numel()} numbers differ, by at most {off.max():.2g}: {numbers}"
-            return code + call_as_code(contract, given) + said
+            return (
+                _draws_as_code(contract, given) + call_as_code(contract, given) + said
+            )
     return ""
 
 
 def _small_calls(
     aspect: str, contract: Contract, layer: Layer | None, num_heads: int
-) -> Iterator[tuple[list[tuple[int, ...]], Tensor | None, bool]]:
-    """Sizes of query, key and value, a mask and whether the future is hidden, from few numbers to many."""
+) -> Iterator[tuple[Any, ...]]:
+    """The arguments of calls, from few numbers to many."""
     square = contract.square or contract.causal == "always"
     causal = aspect == "causal" and contract.causal != "always"
+    widths = None if layer is None else widths_of(layer)
+    sizes = ((1, (1, 1)),) if layer else product((1, 2, 4, 64), HEAD_COUNTS)
+    kinds = [
+        x for x in sizes if (x[1][0] != x[1][1]) == (aspect == "shared keys") or layer
+    ]
+    by_mask = aspect in ("masks", "empty rows")
+    forms = ("all", "each sample", "each head") if by_mask else ("",)
     for (q_len, k_len), samples in product(LENGTHS, (1, 2)):
         if (square and q_len != k_len) or (causal and q_len > k_len):
             continue
-        lengths = (q_len, k_len, k_len)
-        masks: list[Tensor | None] = [None]
-        if aspect in ("masks", "empty rows"):
-            masks = [*_masks(aspect, samples, num_heads if layer else 2, q_len, k_len)]
-        for mask in masks:
-            if layer is not None:
-                each = zip(lengths, widths_of(layer), strict=True)
-                yield [(samples, n, width) for n, width in each], mask, causal
-                continue
-            for width, (heads, key_heads) in product((1, 2, 4, 64), HEAD_COUNTS):
-                if (heads != key_heads) != (aspect == "shared keys"):
-                    continue
-                if mask is not None and mask.shape[1] not in (1, heads):
-                    continue
-                each = zip((heads, key_heads, key_heads), lengths, strict=True)
-                yield [(samples, h, n, width) for h, n in each], mask, causal
+        for form, (width, heads) in product(forms, kinds):
+            case: dict[str, Any] = {"lengths": (q_len, k_len), "samples": samples}
+            case |= {"width": width, "heads": heads, "mask": form}
+            make = made_case(case, contract, widths, num_heads)
+            *three, mask, _ = make(Generator().manual_seed(0))
+            masks = [mask]
+            if by_mask:  # first, one that holds for all queries
+                masks = [mask[..., :1, :].repeat(1, 1, q_len, 1), mask]
+            for mask in masks:
+                if aspect == "empty rows":
+                    mask[..., -1, :] = False
+                yield *three, mask, causal
 
 
-def _masks(
-    aspect: str, samples: int, heads: int, q_len: int, k_len: int
-) -> Iterator[Tensor]:
-    """Masks that hide the last key, the first ones of the second sample, or keys of the second head."""
-    visible = torch.ones(samples, 1, q_len, k_len, dtype=torch.bool)
-    if aspect == "empty rows":
-        yield visible.index_fill(2, torch.tensor(q_len - 1), False)
-        return
-    if k_len > 1:
-        last = torch.arange(k_len) < k_len - 1
-        yield (visible & last)[:1]
-        yield visible & last
-        if q_len > 1:
-            yield visible.tril(k_len - q_len)
-        if samples > 1:
-            yield torch.cat((visible[:1] & last, visible[1:] & last.flip(0)))
-        yield torch.cat(
-            [visible & (last if i % 2 else last.flip(0)) for i in range(heads)], 1
-        )
-
-
-def _drawn(
-    sizes: list[tuple[int, ...]], contract: Contract
-) -> tuple[tuple[Tensor, ...], str]:
-    """Query, key and value of the formula, and the code that draws them as the attention takes them."""
+def _draws_as_code(contract: Contract, given: tuple[Any, ...]) -> str:
+    """The code that draws query, key and value with the seed 0 as the attention takes them."""
     names = input_names(contract)
-    own = [list(size) for size in sizes[: len(names)]]
     axes = EXCHANGED.get(contract.layout)
-    if axes:
-        i, j = axes
-        for size in own:
-            size[i], size[j] = size[j], size[i]
-    generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(size, generator=generator) for size in own]
-    drawn = [x.transpose(*axes) if axes else x for x in drawn]
-    three = (drawn[0], drawn[min(1, len(drawn) - 1)], drawn[-1])
     kind = "" if contract.dtype == torch.float32 else f".to({contract.dtype})"
-    draws = [f"torch.randn({', '.join(map(str, size))}){kind}" for size in own]
-    code = f"torch.manual_seed(0); {', '.join(names)} = {', '.join(draws)}; "
-    return tuple(x.to(contract.dtype).float() for x in three), code
+    kind += f".transpose{axes}" if axes else ""
+    draws = [f"torch.randn{tuple(x.shape)}{kind}" for x in given[: len(names)]]
+    return f"torch.manual_seed(0); {', '.join(names)} = {', '.join(draws)}; "
+
+
+def in_some_cases(exercise: Exercise, contract: Contract) -> str:
+    """The known fault that explains most of the cases that fail, and the first one; or ""."""
+    outcomes = exercise._tried(contract)
+    problems = exercise._problems(outcomes, exercise.reference)
+    failing = [case for case, problem in problems.items() if problem]
+
+    def explains(wrong: Answer, case: str) -> bool:
+        other = exercise._try(wrong, case)
+        return outcomes[case].agrees(other, exercise.atol, exercise.rtol)
+
+    for wrong in exercise.wrong:
+        if all(explains(wrong.answer, case) for case in failing[:1]):
+            alike = [case for case in failing if explains(wrong.answer, case)]
+            if 2 * len(alike) > len(failing):
+                return f"for {listed(alike[:3])}, {wrong.name}. {wrong.cause}"
+    return ""
 
 
 OVERFLOW = (
@@ -174,9 +163,7 @@ def fault_past_blocks(contract: Contract, layer: Layer | None, num_heads: int) -
     return ""
 
 
-def detaches_weights(
-    exercise: Exercise, contract: Contract, layer: Layer | None
-) -> bool:
+def detaches_weights(exercise: Exercise, contract: Contract) -> bool:
     """Whether the weights that are returned carry no gradient, although the output does."""
     arguments = _first(exercise)
     for x in arguments[:3]:
@@ -184,13 +171,11 @@ def detaches_weights(
     weights = contract.second_result(*arguments)
     if weights is None or weights.requires_grad:
         return False
-    query, key = arguments[:2]
-    return weights.shape == products_and_scores(query, key, layer)[0].shape
+    scores: Tensor = exercise.reference(*arguments, only_scores=True)
+    return weights.shape == scores.shape
 
 
-def fault_of_results(
-    exercise: Exercise, contract: Contract, layer: Layer | None
-) -> str:
+def fault_of_results(exercise: Exercise, contract: Contract) -> str:
     """What is wrong with an output whose numbers are right, or ""."""
     arguments = _first(exercise)
     output = contract(*arguments)
@@ -207,10 +192,10 @@ def fault_of_results(
     if not torch.equal(before, output.detach()):
         return "its output is overwritten by the next call. Return a new tensor."
     weights = contract.second_result(*arguments)
-    known = _known_weights(arguments, contract, layer)
+    known = _known_weights(exercise, contract)
     if weights is None or all(weights.shape != x.shape for x in known):
         return ""
-    if any(_same(exercise, weights.detach(), x) for x in known):
+    if any(same(exercise, weights.detach(), x) for x in known):
         return ""
     for x in known:
         mine, there = weights.detach(), x.reshape(weights.shape)
@@ -220,30 +205,31 @@ def fault_of_results(
     return "its second result has the shape of the weights, but other numbers. Return the softmax itself."
 
 
-def _known_weights(
-    arguments: tuple[Any, ...], contract: Contract, layer: Layer | None
-) -> list[Tensor]:
+def _known_weights(exercise: Exercise, contract: Contract) -> list[Tensor]:
     """What may be returned beside the output, none if the weights are not only a softmax.
 
     Some return the scores instead, before or after they are scaled; some put the heads before the samples.
     """
     if contract.causal == "always" or contract.declared:
         return []
-    query, key = arguments[:2]
-    products, scaled = products_and_scores(query, key, layer)
+    given = _first(exercise)
+    scaled = exercise.reference(*given, only_scores=True)
+    plain = exercise.reference(*given, only_scores=True, bias=None)
+    products = plain * (contract.head_dim or given[0].shape[-1]) ** 0.5
     each = (scaled.softmax(-1), scaled, products)
     return [*each, *(x.transpose(0, 1) for x in each)]
 
 
 def calls_not_tried(
-    exercise: Exercise, contract: Contract, layer: Layer | None, also: Collection[str]
+    exercise: Exercise, contract: Contract, also: Collection[str]
 ) -> dict[str, str]:
     """What is not compared, although it may be wrong: calls in another way, another result; and why.
 
     Those in `also` are tried.
     """
     found, parameters = {}, parameters_of(contract.attention) or {}
-    if cache := first_of(CACHES, parameters):
+    cache = first_of(CACHES, parameters)
+    if cache and cache not in also:
         found[f"calls with `{cache}`"] = "no case has a cache"
     several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     names = [name for name, one in parameters.items() if one.kind not in several]
@@ -260,7 +246,7 @@ def calls_not_tried(
         found[f"calls without `{contract.memory}`"] = "no case leaves it out"
     arguments = _first(exercise)
     second = contract.second_result(*arguments)
-    known = _known_weights(arguments, contract, layer)
+    known = _known_weights(exercise, contract)
     if second is not None and all(second.shape != x.shape for x in known):
         found["calls that use its second result"] = "no case knows its numbers"
     return found
@@ -281,15 +267,15 @@ def besides_right_numbers(
     reasons: dict[str, str],
 ) -> Finding | None:
     """What is wrong or differs although the numbers are right, or None; `reasons` gets what is not tried."""
-    if name == "gradients" and detaches_weights(tried, contract, layer):
+    if name == "gradients" and detaches_weights(tried, contract):
         return Finding(DIFFERS, DETACHED)
     if name != "scores":
         return None
-    fault = fault_of_results(tried, contract, layer)
+    fault = fault_of_results(tried, contract)
     if fault := fault or fault_past_blocks(contract, layer, num_heads):
         return Finding(WRONG, fault)
     others = arguments_tried(tried, contract, layer, num_heads)
-    untried = calls_not_tried(tried, contract, layer, others)
+    untried = calls_not_tried(tried, contract, others)
     reasons |= untried
     if not untried and (idle := next(idle_norms(tried, contract), "")):
         said = f"the parameters of `{idle}` change nothing. Is its result used?"
@@ -317,6 +303,9 @@ def arguments_tried(
     if memory is not None and memory.default is None:
         tries[contract.memory] = _without_memory
     tries[contract.turned] = _other_positions
+    cache = first_of(CACHES, parameters)
+    if not any("cache" in x for x in parameters.keys() - {cache}):
+        tries[cache] = with_cache  # others need more than to be handed on
     found = {}
     for name, judged in tries.items():
         with suppress(Exception, SystemExit):
@@ -337,12 +326,8 @@ def _compared(
     return [
         Finding(WRONG if said else RIGHT, said)
         for said, options in {"": right, **wrong}.items()
-        if _same(exercise, output, exercise.reference(*given, **options))
+        if same(exercise, output, exercise.reference(*given, **options))
     ]
-
-
-def _same(exercise: Exercise, mine: Tensor, wanted: Tensor) -> bool:
-    return nearly_equal(mine, wanted, exercise.atol, exercise.rtol)
 
 
 def _first(exercise: Exercise) -> tuple[Any, ...]:

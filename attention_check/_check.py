@@ -12,7 +12,7 @@ from torch import nn
 
 from attention_check._aspects import ASPECTS, BUILDS_ON, HEADS, blamed, exercise_of
 from attention_check._besides import with_norms
-from attention_check._beyond import besides_right_numbers, smallest_call
+from attention_check._beyond import besides_right_numbers, in_some_cases, smallest_call
 from attention_check._contract import (
     CHOICES,
     DIFFERS,
@@ -32,7 +32,6 @@ from attention_check._discovering import (
     contract_by_names,
     error_of,
     explained,
-    function_with_besides,
     is_quantized,
     place_of,
     runs,
@@ -230,6 +229,8 @@ def _discover(
         for one, (said, layer) in product(
             _calls(contract, is_layer, layout), layers.items()
         )
+        # Of one input, a norm for queries alone would be a fault.
+        if not (one.one_input and layer is not None and not layer.norms_memory)
     ]
     contract, layer = _chosen(module, candidates, num_heads)
     contract = with_causality(contract, layer, num_heads)
@@ -253,10 +254,8 @@ def _chosen(
     if found is not None and not agrees(*found, num_heads, "seventy keys"):
         found = None  # a window, perhaps, which so few keys do not reach
     likely: list[Candidate] = []
-    if found is None and isinstance(module, nn.Module):
+    if found is None:
         found = with_besides(module, candidates, num_heads, likely)
-    if found is None and not isinstance(module, nn.Module):
-        found = function_with_besides(candidates)
     if found is None and first is None:
         named = partial(_names_a_fault, num_heads=num_heads)
         found = explained(module, likely, candidates, num_heads, named)
@@ -351,10 +350,8 @@ def _judge(
     tried, reasons = _without_what_raises(exercise, contract)
     if "masks" in findings and findings["masks"].kind == WRONG:
         for case in exercise.cases:
-            if any(
-                torch.is_tensor(x) and x.dtype == torch.bool
-                for x in exercise._arguments(case)
-            ):
+            given = exercise._arguments(case)
+            if any(getattr(x, "dtype", None) == torch.bool for x in given):
                 reasons.setdefault(case, "fix this first: masks")
         tried = _without(exercise, reasons)
     if name == "gradients" and tried is not None:
@@ -376,7 +373,8 @@ def _judge(
         problems = tried._problems(tried._tried(contract), tried.reference)
         problem = next(filter(None, problems.values()), "it is not the same each time")
         return Finding(WRONG, f"wrong with {blamed(problems)}: {problem}.")
-    if name == "scores" and verdict.fault is None and (said := factor(tried, contract)):
+    unnamed = verdict.fault is None and name != "gradients"
+    if unnamed and (said := factor(tried, contract) or in_some_cases(tried, contract)):
         return Finding(WRONG, said)
     return finding_of(verdict)
 
@@ -432,6 +430,7 @@ def _without(exercise: Exercise, reasons: Collection[str]) -> Exercise | None:
 
 def factor(exercise: Exercise, contract: Contract) -> str:
     """A sentence on the number by which the scores are multiplied, if nothing else is wrong; or ""."""
+    exercise = _without(exercise, ("heads of width 64",)) or exercise
     given = exercise._arguments(next(iter(exercise.cases)))
 
     def scaled(times: float, *more: Any) -> Any:

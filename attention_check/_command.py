@@ -316,7 +316,7 @@ def decoding_exercise(
 
 
 # Another number when cases change: results of earlier cases are then refused.
-FORMAT = "attention conformance 3"
+FORMAT = "attention conformance 4"
 GRADIENTS = tuple(f"gradient of the {name}" for name in CALLED_WITH[:3])
 
 
@@ -335,36 +335,20 @@ def _exercises() -> dict[str, tuple[Exercise, tuple[str, ...]]]:
     names = [name for name in ASPECTS if name not in ("together", "gradients")]
     found = {name: (exercise_of(name), CALLED_WITH) for name in names}
     taught = exercise_of("gradients")
-    wrong = [replace(one, answer=_gradients_of(one.answer)) for one in taught.wrong]
-    told: Any = {"wrong": wrong, "returns": GRADIENTS, "gradients": False}
-    taught = replace(taught, reference=_gradients_of(taught.reference), **told)
+
+    def gradients(answer: Answer, query: Any, key: Any, value: Any, *more: Any) -> Any:
+        return taught._gradients_of(answer, (query, key, value, *more)).results
+
+    told: Any = {"run": _whole_or_run(gradients), "returns": GRADIENTS}
     turned = rotary_exercise(), ("x", "positions")
     whole = decoding_exercise()
     whole = replace(whole, run=_whole_or_run(whole.run))
     rest = ("query", "key", "value", "chunks")
     return found | {
-        "gradients": (taught, CALLED_WITH),
+        "gradients": (replace(taught, gradients=False, **told), CALLED_WITH),
         "rotary": turned,
         "decoding": (whole, rest),
     }
-
-
-def _gradients_of(answer: Answer) -> Answer:
-    """What returns the gradients of an attention for query, key and value.
-
-    The gradient of the output rises evenly from 0.5 to 1.5 over all of its numbers.
-    """
-
-    @wraps(answer)
-    def gradients(*given: Any) -> tuple[Tensor, ...]:
-        three = [x.double().requires_grad_() for x in given[:3]]
-        output = answer(*three, *given[3:])
-        if not output.requires_grad:
-            return tuple(map(torch.zeros_like, three))
-        ramp = torch.linspace(0.5, 1.5, output.numel()).to(output).view(output.shape)
-        return torch.autograd.grad(output, three, ramp, materialize_grads=True)
-
-    return gradients
 
 
 class _Recorded:
@@ -379,7 +363,7 @@ class _Recorded:
 
 
 def _whole_or_run(run: Any) -> Answer:
-    """What runs a decoder, or takes the outputs of all its calls from a file."""
+    """What runs an answer, or takes its results in a case from a file."""
 
     @wraps(run)
     def either(answer: Answer, *given: Any) -> Any:

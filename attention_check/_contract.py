@@ -112,14 +112,15 @@ class Contract:
         return " · ".join([*filter(None, parts), where])
 
     def __call__(self, *given: Any) -> Any:
-        output = first_result(self._returned(*given))
+        return self.output_of(self._returned(*given))
+
+    def output_of(self, returned: Any) -> Any:
+        """The output in what a call returns, with the axes of the formula."""
+        output = first_result(returned)
         try:
             is_text = isinstance(as_tensor(output, arrays=True), str)
         except TypeError as error:
-            said = str(error).replace(
-                "a torch.Tensor is", "a tensor, or a tuple of one and more, is"
-            )
-            raise InexpressibleError(f"it returns {said}") from None
+            raise InexpressibleError(f"it returns {error}") from None
         if is_text:
             raise InexpressibleError("it returns a str, where a tensor is expected")
         if self.layout in ("bhld", "bld"):

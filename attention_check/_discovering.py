@@ -40,9 +40,8 @@ SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
     output_attentions return_attention use_cache head_mask rope freqs_cis position_ids positions
     enable_gqa eps""".split()
-CACHES = (
-    "past_key_values past_key_value layer_past kv_cache cache incremental_state".split()
-)
+CACHES = """past_key_values past_key_value layer_past past_kv kv_cache cache
+    incremental_state""".split()
 OTHERS = {*NO_MASKS, *CACHES, *CAUSAL, *SINKS, *TURNED}
 
 
@@ -146,51 +145,43 @@ def is_quantized(attention: object) -> bool:
 
 
 def with_besides(
-    attention: nn.Module,
+    attention: object,
     candidates: Sequence[Candidate],
     num_heads: int,
     likely: list[Candidate],
 ) -> Candidate | None:
-    """A candidate that agrees with what a layer may have besides, or None.
+    """A candidate that agrees with what a layer or a function may have besides, or None.
 
     For one token, the output does not depend on positions, so only those that are right there are tried with
     positions; if none agrees, these are the likely ones.
     """
     for contract, layer in candidates:
-        if layer is None:
-            continue
-        for said, one in [("", layer), *with_keys(attention, layer)]:
+        several: list[tuple[str, Layer | None]] = [("", layer)]
+        if layer is not None and isinstance(attention, nn.Module):
+            several += with_keys(attention, layer)
+        for said, one in several:
             named = replace(contract, heads=f"{contract.heads} · {said}".rstrip(" ·"))
             if said and agrees(named, one, num_heads):
                 return named, one
-            if one.null is None and agrees(
+            if (one is not None and one.null is not None) or not agrees(
                 named, one, num_heads, "one query and one key"
             ):
-                likely.append((named, one))
-                for scale in scales_of(named, num_heads, one.head_dim):
-                    scaled = replace(
-                        named, declared=(*named.declared, ("normalized", scale))
-                    )
-                    if agrees(scaled, one, num_heads):
-                        return scaled, one
+                continue
+            likely.append((named, one))
+            width = HEAD_DIM if one is None else one.head_dim
+            more = [("normalized", x) for x in scales_of(named, num_heads, width)]
+            free = "window" not in dict(named.declared)  # another one is a fault
+            if one is None and free and (bias := BiasOfFunction(named))[HEADS]:
+                more.append(("bias", bias))
+            for way in more:
+                declared = (*named.declared, way)
+                whole = replace(named, declared=declared, positioned=way[0] == "bias")
+                if agrees(whole, one, num_heads):
+                    return whole, one
+            if one is not None:
                 found = _with_positions(attention, named, one, num_heads)
                 if found is not None:
                     return found
-    return None
-
-
-def function_with_besides(candidates: Sequence[Candidate]) -> Candidate | None:
-    """A function with a bias by distance, or with queries and keys of length 1, that is right so; or None."""
-    for contract, _ in candidates:
-        if not agrees(contract, None, HEADS, "one query and one key"):
-            continue
-        bias = BiasOfFunction(contract)
-        more = [("normalized", x) for x in scales_of(contract, HEADS, HEAD_DIM)]
-        for name, value in (*more, *([("bias", bias)] if bias[HEADS] else [])):
-            declared = (*contract.declared, (name, value))
-            one = replace(contract, declared=declared, positioned=value is bias)
-            if agrees(one, None, HEADS):
-                return one, None
     return None
 
 
@@ -202,9 +193,10 @@ def explained(
     names_a_fault: Callable[[Contract, Layer | None], bool],
 ) -> Candidate | None:
     """The first candidate with which a known fault explains the outputs, or None after some time."""
-    end = time.monotonic() + 2.0
-    names = [*vars(attention)] if isinstance(attention, nn.Module) else []
-    turns = any("rot" in name or "freq" in name for name in names)
+    end = time.thread_time() + 2.0
+    kept = attention.named_buffers() if isinstance(attention, nn.Module) else ()
+    names = " ".join((*getattr(attention, "__dict__", ()), *dict(kept)))
+    turns = any(word in names for word in ("rot", "rope", "freq", "cos"))
     rotated = [
         (
             replace(contract, heads=f"{contract.heads} · rotary, {kind}"),
@@ -226,7 +218,7 @@ def explained(
                     )
                     if same and names_a_fault(contract, layer):
                         return contract, layer
-        if time.monotonic() > end:
+        if time.thread_time() > end:
             break
     return None
 
@@ -249,7 +241,7 @@ def takes_memory(contract: Contract, layer: Layer | None, num_heads: int) -> boo
 
 
 def _with_positions(
-    attention: nn.Module, contract: Contract, layer: Layer, num_heads: int
+    attention: Any, contract: Contract, layer: Layer, num_heads: int
 ) -> tuple[Contract, Layer] | None:
     """The contract and layer with what depends on positions, if that is right."""
     exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
@@ -405,7 +397,7 @@ def _forms_that_run(
 ) -> Iterator[Contract]:
     """The contract with each form and kind of mask whose call gives something of the right shape.
 
-    In a form, the kinds whose numbers are right come first.
+    In a form, kinds whose numbers are wrong count only if none is right.
     """
     arguments = exercise._arguments(next(iter(exercise.cases)))
     for form in MASK_FORMS:
@@ -424,7 +416,7 @@ def _forms_that_run(
                     less = torch.as_tensor(other).detach()
                     fits = fits and not torch.equal(less, output)
                 ran.append(replace(one, mask_fits=fits))
-        yield from sorted(ran, key=lambda one: not one.mask_fits)
+        yield from [one for one in ran if one.mask_fits] or ran
 
 
 def takes_lengths(

@@ -66,26 +66,19 @@ def attention_of_heads(
     null: tuple[Tensor, Tensor] | None = None,
     bias: Bias | None = None,
     normalized: float | Tensor | None = None,
+    only_scores: bool = False,
 ) -> Tensor:
     """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys.
 
     A scale takes the place of 1 / √head_dim, and a window (left, right) counts from a query's own position;
-    `Layer` explains `null` and `bias`. With `normalized`, a scale, queries and keys get the length 1.
+    `Layer` explains `null` and `bias`. With `normalized`, a scale, queries and keys get the length 1. With
+    `only_scores`, these are returned.
     """
     query, key, value = query.double(), key.double(), value.double()
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     q_len, k_len = query.shape[-2], key.shape[-2]
-    visible = torch.ones(*query.shape[:-1], k_len, dtype=torch.bool)
-    if mask is not None:
-        visible = visible & mask
-    if is_causal:
-        visible = visible.tril(k_len - q_len)  # queries and keys end together
-    left, right = window
-    if left is not None:
-        visible = visible.triu(k_len - q_len - left)
-    if right is not None:
-        visible = visible.tril(k_len - q_len + right)
+    visible = _visible(query, k_len, mask, is_causal, window)
     if null is not None:
         more = [x.double().expand(*key.shape[:2], -1, -1) for x in null]
         key, value = (torch.cat(x, 2) for x in zip(more, (key, value), strict=True))
@@ -93,10 +86,12 @@ def attention_of_heads(
     unseen = ~visible.any(-2).unsqueeze(-1)
     key, value = key.masked_fill(unseen, 0.0), value.masked_fill(unseen, 0.0)
     query, key = _scaled(query, key, scale, normalized)
-    scores = query @ key.mT / query.shape[-1] ** 0.5
+    scores: Tensor = query @ key.mT / query.shape[-1] ** 0.5
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     scores = scores + (0.0 if bias is None else bias(query.shape[1], q_len, k_len))
+    if only_scores:
+        return scores
     fill = torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0)
     weights = torch.where(visible, scores, fill).softmax(-1) * visible
     if sink is None:
@@ -107,6 +102,23 @@ def attention_of_heads(
     total = hidden.logsumexp(-1, keepdim=True)
     pooled: Tensor = weights * (total - limit).sigmoid() @ value
     return pooled
+
+
+def _visible(
+    query: Tensor, k_len: int, mask: Tensor | None, is_causal: bool, window: Any
+) -> Tensor:
+    """Which keys each query sees."""
+    visible, q_len = query.new_ones(*query.shape[:-1], k_len).bool(), query.shape[-2]
+    if mask is not None:
+        visible = visible & mask
+    if is_causal:
+        visible = visible.tril(k_len - q_len)  # queries and keys end together
+    left, right = window
+    if left is not None:
+        visible = visible.triu(k_len - q_len - left)
+    if right is not None:
+        visible = visible.tril(k_len - q_len + right)
+    return visible
 
 
 def _scaled(
@@ -147,10 +159,12 @@ def attention_layer(
     **declared: Any,
 ) -> Tensor:
     """The formula between the projections of a layer, in float64; `Layer` explains the other arguments."""
-    residual = query.double()  # (batch, q_len, embed_dim)
-    three = [x.double() for x in (query, key, value)]
-    if norm is not None:
-        three = [norm(x) if x is three[0] or norms_memory else x for x in three]
+    query, key, value = map(Tensor.double, (query, key, value))
+    residual = query  # (batch, q_len, embed_dim)
+    three = [
+        norm(x) if norm is not None and (x is query or norms_memory) else x
+        for x in (query, key, value)
+    ]
     inputs = zip(NAMES[:3], three, strict=True)
     projected = [F.linear(x, *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
@@ -163,44 +177,13 @@ def attention_layer(
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
     heads = attention_of_heads(query, key, value, mask, is_causal, **declared)
+    if declared.get("only_scores"):
+        return heads
     merged = heads.transpose(1, 2).flatten(-2)
     output = F.linear(merged, *linear["out_proj"])
     if adds_input:
         output = residual + output
     return output if norm_after is None else norm_after(output)
-
-
-def products_and_scores(
-    query: Tensor, key: Tensor, layer: Layer | None, bias: Bias | None = None
-) -> tuple[Tensor, Tensor]:
-    """The dot products of queries and keys, and the scores that the softmax gets, in float64."""
-    query, key = query.double(), key.double()
-    if layer is not None:
-        if layer.norm is not None:
-            query, key = (
-                layer.norm(query),
-                layer.norm(key) if layer.norms_memory else key,
-            )
-        query, key = (
-            F.linear(x, *layer.linear[name])
-            .unflatten(-1, (-1, layer.head_dim))
-            .transpose(1, 2)
-            for name, x in (("q_proj", query), ("k_proj", key))
-        )
-        for together in (layer.head_norms, (layer.turn, layer.turn)):
-            query, key = (
-                x if change is None else change(x)
-                for change, x in zip(
-                    together or (None, None), (query, key), strict=True
-                )
-            )
-        bias = layer.bias
-    group = query.shape[1] // key.shape[1]
-    tiled = layer is not None and layer.tiled
-    key = key.repeat(1, group, 1, 1) if tiled else key.repeat_interleave(group, dim=1)
-    products = query @ key.mT
-    added = 0.0 if bias is None else bias(*products.shape[1:])
-    return products, products / query.shape[-1] ** 0.5 + added
 
 
 def rotate_pairs(

@@ -326,9 +326,7 @@ def _is_affine(one: nn.Module) -> bool:
 
 def _weights(one: Any) -> Linear:
     """Weight (out, in) and bias of a module, a weight or a pair, in float64."""
-    plain = (
-        type(one).forward is nn.Linear.forward if isinstance(one, nn.Linear) else False
-    )
+    plain = getattr(type(one), "forward", None) is nn.Linear.forward
     if isinstance(one, nn.Module) and not plain:
         # By what it does: with additions such as LoRA's, and whichever way its weight is stored.
         width = next(filter(None, map(_in_width, one.modules())))

@@ -24,8 +24,6 @@ _OURS = ("mha_lib", "attention_check", "mha_course")
 COURSES = "_is_the_courses"  # an attribute of what the course has defined in place of a reader's piece
 _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
 NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
-# Functions of an error that say what to write instead, or "". The course adds some, for newcomers.
-CLUES: list[Callable[[BaseException], str]] = []
 
 
 @dataclass(frozen=True)
@@ -142,13 +140,6 @@ def compare(
     axes: tuple[str, ...], mine: Tensor, right: Tensor, atol: float, rtol: float
 ) -> str:
     """How two tensors of the same shape differ, as the end of a clause."""
-    if right.dtype == torch.bool:
-        # A single False is not an inversion.
-        if mine.numel() > 1 and torch.equal(mine, ~right):
-            return "is inverted: False where True is expected, and vice versa"
-        place = (mine != right).nonzero()[0].tolist()
-        there = bool(mine[tuple(place)])
-        return f"is {there}{_at(place)}, where {not there} is expected"
     mine, right = (x.to("cpu", torch.float64) for x in (mine, right))
     same = partial(nearly_equal, other=right, atol=atol, rtol=rtol)
     if not bool(mine.any()):
@@ -173,18 +164,18 @@ def compare(
     got, wanted = (x.flatten().sort().values for x in (mine, right))
     if mine.numel() > 1 and nearly_equal(got, wanted, atol, rtol):
         return "holds the right numbers in a different order: look at transpose, reshape and view"
+    if nearly_equal(mine, right, 2e-3, 2e-3):
+        return "is right to about 3 digits only: is a part of it computed in half precision?"
     near = torch.isclose(mine, right, atol=atol, rtol=rtol, equal_nan=True)
     for axis, title in enumerate(titles):
         good = near.transpose(0, axis).flatten(1).all(1) if mine.ndim > 1 else near
         if bool(good.any()):
             return f"is right at {_places(good)} of {title}, wrong at {_places(~good)}"
-    if nearly_equal(mine, right, 2e-3, 2e-3):
-        return "is right to about 3 digits only: is a part of it computed in half precision?"
     distance = (mine - right).abs().nan_to_num(torch.inf)
     place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
     here = tuple(place)
     is_there, expected = _told_apart(mine[here], right[here])
-    return f"is {is_there}{_at(place)}, where {expected} is expected"
+    return f"is {is_there}{at_place(place)}, where {expected} is expected"
 
 
 def _told_apart(mine: Tensor, right: Tensor) -> list[str]:
@@ -196,7 +187,7 @@ def _told_apart(mine: Tensor, right: Tensor) -> list[str]:
     return said
 
 
-def _at(place: list[int]) -> str:
+def at_place(place: list[int]) -> str:
     return f" at {place}" if place else ""
 
 
@@ -241,7 +232,6 @@ def describe_error(error: BaseException) -> str:
     where += f", `{text}`" if text else ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
-    first += "".join(f". {clue}" for one in CLUES if (clue := one(error)))
     return f"it raises {kind}{where}: {first}" if first else f"it raises {kind}{where}"
 
 
@@ -290,14 +280,6 @@ IN_PLACE = (
     "Work on a copy, or use operations that return a new tensor (no `x[...] = ...`, `x += ...`, or names "
     "that end with `_`)"
 )
-
-
-class UnfinishedError(NotImplementedError):
-    """Raised by the `run` of an exercise; its message says what the answer lacks."""
-
-
-class FaultError(UnfinishedError):
-    """Raised by the `run` of an exercise; its message says what is wrong with an answer that is complete."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mha_course._exercise import Exercise
-
 # In the process of the answer: what the judge can name by a number.
 _KEPT: list[Any] = []
 
@@ -46,9 +44,8 @@ class Elsewhere:
     ) -> Any:
         """Let a method of an exercise use the answer there, without anything that judges it."""
         empty = _empty(exercise.reference)
-        nothing: Any = {"wrong": (), "accept": (), "properties": (), "gradients": False}
-        if isinstance(exercise, Exercise):
-            nothing["further"] = {}
+        nothing: Any = dict.fromkeys(("wrong", "accept", "properties"), ())
+        nothing |= {"gradients": False, "further": {}}
         bare = replace(exercise, reference=empty, cases={"": empty}, **nothing)
         return self.do(how, bare, self, *given)
 

@@ -27,10 +27,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from attention_check._judging import randn
 from attention_check._results import COURSES, Outcome, Verdict, Wrong
 from mha_course._elsewhere import keep
-from mha_course._exercise import Exercise, rows_sum_to_one
+from mha_course._exercise import Exercise, randn, rows_sum_to_one
 
 _GIGABYTE = 2**30
 # Of files that have no name, such as those of `memfd_create`, each may take FSIZE of memory.

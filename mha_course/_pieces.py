@@ -16,19 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_check._results import (
-    AGAIN,
-    IN_PLACE,
-    FaultError,
-    UnfinishedError,
-    describe_error,
-    listed,
-    quietly,
-    tensors_in,
-)
+from attention_check._results import AGAIN, IN_PLACE, listed, quietly, tensors_in
 from mha_course._classes import check_order, made_by_name, unlearned
 from mha_course._elsewhere import Elsewhere
-from mha_course._exercise import SEEDS
+from mha_course._exercise import SEEDS, FaultError, UnfinishedError, described
 
 SAME_START = (
     "two objects of the class begin with the same weights, so several heads or blocks would all learn the "
@@ -71,7 +62,7 @@ def fault_of(look: Callable[[], None]) -> str:
     except UnfinishedError as fault:
         return str(fault)
     except Exception as error:
-        return describe_error(error)
+        return described(error)
     return ""
 
 

@@ -23,7 +23,7 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (4_640, ["attention_check/*.py"]),
+    "judging": (4_558, ["attention_check/*.py"]),
     "what attention is": (4_455, ["mha_lib/*.py"]),
     "exercises": (7_926, ["mha_course/exercises/*", "mha_course/_pieces.py"]),
     "widgets, Python": (7_280, ["mha_course/widgets/*.py"]),
@@ -41,7 +41,7 @@ AREAS = {
             "mha_course/_walls.py",
         ],
     ),
-    "course support": (4_525, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "course support": (4_668, ["mha_course/*.py", "mha_course/data/*.py"]),
     "languages": (
         720,
         [

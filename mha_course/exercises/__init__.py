@@ -5,9 +5,8 @@ never raises because of what the function does. `engine` explains how answers ar
 checker.
 """
 
-from attention_check._judging import randn
 from attention_check._results import Verdict, Wrong
-from mha_course._exercise import Exercise, rows_sum_to_one
+from mha_course._exercise import Exercise, randn, rows_sum_to_one
 from mha_course.exercises.bugs import (
     check_escape,
     check_name_the_scale,

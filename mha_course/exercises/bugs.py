@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_check._judging import Exercise
 from attention_check._results import Answer, Verdict
 from mha_course._elsewhere import Elsewhere
+from mha_course._exercise import Exercise
 from mha_course._sizes import Texts
 from mha_lib import _checks
 from mha_lib.multi_head import MultiHeadAttention

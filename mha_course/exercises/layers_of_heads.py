@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from attention_check._judging import randn
 from attention_check._results import Answer
+from mha_course._exercise import randn
 from mha_course._sizes import Texts
 from mha_lib.multi_head import MultiHeadAttention
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from attention_check._judging import randn
 from attention_check._results import Answer
+from mha_course._exercise import randn
 from mha_course._sizes import Texts
 from mha_lib.multi_head import MultiHeadAttention
 

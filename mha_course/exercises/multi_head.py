@@ -15,19 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_check._judging import randn
-from attention_check._results import (
-    Answer,
-    UnfinishedError,
-    Verdict,
-    a_kind_of,
-    check_callable,
-    describe_error,
-    not_yet,
-)
+from attention_check._results import Answer, Verdict, a_kind_of, check_callable, not_yet
 from mha_course._classes import is_local, part_of, wrong_bias
 from mha_course._elsewhere import Elsewhere, keep, kept
-from mha_course._exercise import Exercise, rows_sum_to_one
+from mha_course._exercise import (
+    Exercise,
+    UnfinishedError,
+    described,
+    randn,
+    rows_sum_to_one,
+)
 from mha_course._pieces import layer_fault
 from mha_course._sizes import Texts
 from mha_lib import _checks
@@ -205,7 +202,7 @@ class _Made:
             self.layer = make(*sizes.values(), **self.sizes.options)
         except Exception as error:
             raise _NoLayerError(
-                f"no layer can be made with {given}: {describe_error(error)}"
+                f"no layer can be made with {given}: {described(error)}"
             ) from error
         if self.layer is None:
             raise _NoLayerError(
@@ -230,7 +227,7 @@ class _Made:
             ) from error
         except Exception as error:
             raise _NoLayerError(
-                f"the projections of the layer could not be read: {describe_error(error)}"
+                f"the projections of the layer could not be read: {described(error)}"
             ) from error
         self._look_at(found)
         if self.adapter is None and isinstance(bias := _bias_of(make), bool):

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_check._results import FaultError, UnfinishedError
 from mha_course import built
 from mha_course._classes import check_order, part_of
-from mha_course._exercise import rows_sum_to_one
+from mha_course._exercise import FaultError, UnfinishedError, rows_sum_to_one
 from mha_course._pieces import (
     check_linear,
     check_names,

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from attention_check._judging import randn
-from mha_course._exercise import rows_sum_to_one
+from mha_course._exercise import randn, rows_sum_to_one
 from mha_course._sizes import Texts
 from mha_lib import attention_pooling, gaussian_score, masked_softmax
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_check._judging import randn
+from mha_course._exercise import randn
 from mha_course._sizes import Texts
 from mha_lib.attention import dot_product_attention
 from mha_lib.masking import causal_mask

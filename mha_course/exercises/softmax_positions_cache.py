@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from attention_check._judging import randn
 from attention_check._results import Answer, Verdict
-from mha_course._exercise import rows_sum_to_one
+from mha_course._exercise import randn, rows_sum_to_one
 from mha_course._pieces import narrowed
 from mha_course._sizes import Texts, with_other_sizes
 from mha_lib import _checks

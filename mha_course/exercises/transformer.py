@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from attention_check._judging import randn
+from mha_course._exercise import randn
 from mha_course._sizes import Texts
 from mha_course.data.dates import END, START
 from mha_lib import EncoderBlock, EncoderDecoder

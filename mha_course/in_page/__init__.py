@@ -24,11 +24,11 @@ import torch as true_torch  # the stand-in, once imported, is `torch` in this pa
 from torch import Tensor
 
 from attention_check import _judging, _results
-from attention_check._results import Outcome, UnfinishedError, Verdict, Wrong
+from attention_check._results import Outcome, Verdict, Wrong
 from attention_check._texts import _source
 from mha_course import built, exercises
 from mha_course._classes import part_of, wrong_bias
-from mha_course._exercise import Exercise
+from mha_course._exercise import Exercise, UnfinishedError
 from mha_course._pieces import layer_fault
 from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text

@@ -102,6 +102,30 @@ def test_it_hides_no_fault(kind, fault, aspect):
     assert report.findings[aspect].kind == "wrong", report
 
 
+class Near(FusedCausal):
+    """Keys at most two positions away that are no padding; a fault shows those that fulfil one of both."""
+
+    def __init__(self, fault=False):
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, x, padding_mask=None):
+        places = torch.arange(x.shape[1])
+        visible = (places[:, None] - places).abs().expand(1, 1, -1, -1) <= 2
+        if padding_mask is not None:
+            kept = ~padding_mask[:, None, None]
+            visible = visible | kept if self.fault else visible & kept
+        split = (part.unflatten(-1, (3, 11)).transpose(1, 2) for part in self.c_attn(x).chunk(3, -1))
+        heads = F.scaled_dot_product_attention(*split, visible)
+        return self.c_proj(heads.transpose(1, 2).flatten(-2))
+
+
+def test_padding_in_a_window_hides_no_more_than_some_of_it():
+    """What a query gets that sees nothing is a convention, of which the aspect of masks says nothing."""
+    right, wrong = (check(Near(fault), mask="hidden").findings["masks"] for fault in (False, True))
+    assert (right.kind, wrong.kind) == ("right", "wrong"), (right, wrong)
+
+
 def test_a_rotation_of_queries_alone_is_named():
     layer = Besides("rotary, halves", "queries")
     layer.rotary = True
@@ -169,7 +193,10 @@ def test_the_call_that_shows_a_fault_can_be_pasted():
     *draws, last = code.split("; ")
     space = {"torch": torch, "attention": attention}
     exec("\n".join([*draws, f"output = {last}"]), space)  # noqa: S102, it is what a reader does
-    assert said.endswith(f"{space['output'].item():.4g} for 0.5684 at [0, 0, 0, 0]")
+    # A query that sees one key gets its value.
+    mine, right = (space[name].item() for name in ("output", "v"))
+    assert said.endswith(f"{mine:.4g} for {right:.4g} at [0, 0, 0, 0]")
+    assert mine != right
 
 
 def test_each_two_choices_meet():

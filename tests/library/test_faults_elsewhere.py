@@ -133,3 +133,104 @@ def test_a_fault_in_them_is_found(name):
     assert report.status == 1, report
     assert report.findings[aspect].kind == "wrong"
     assert said in report.findings[aspect].message
+
+
+class OverMemory(nn.Module):
+    """Queries from a normed input, keys and values from a second one of another width, and a residual."""
+
+    def __init__(self, width=48, other=32, fault=""):
+        super().__init__()
+        self.num_heads, self.fault, self.norm = 4, fault, nn.LayerNorm(width)
+        self.to_q, self.to_out = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_k, self.to_v = nn.Linear(other, width), nn.Linear(other, width)
+
+    def forward(self, x, context):
+        query = x if self.fault else self.norm(x)
+        given = (self.to_q, query), (self.to_k, context), (self.to_v, context)
+        query, key, value = (part(one).unflatten(-1, (4, -1)).transpose(1, 2) for part, one in given)
+        heads = F.scaled_dot_product_attention(query, key, value)
+        return x + self.to_out(heads.transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("other", [48, 32])
+def test_a_second_input_of_another_width_is_right(other):
+    report = check(OverMemory(other=other))
+    assert report, report
+    assert "`norm` before queries · adds its input" in report.contract
+
+
+class OneNorm(FourLinear):
+    """A norm before the projections, by a fault of queries alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(33)
+
+    def forward(self, x):
+        return super().forward(self.norm(x), x, x)
+
+
+def test_keys_before_the_norm_are_a_fault():
+    said = check(OneNorm()).findings["scores"].message
+    assert said.startswith("keys and values come from the input before its norm."), said
+
+
+def limited(fault=""):
+    """Attention in a window whose scores are limited."""
+
+    def attend(query, key, value):
+        scores = query @ key.mT
+        scores = scores if fault == "before" else scores / query.shape[-1] ** 0.5
+        scores = 5 * torch.tanh(scores if fault == "inside" else scores / 5)
+        scores = scores / query.shape[-1] ** 0.5 if fault == "before" else scores
+        first = key.shape[2] - query.shape[2]  # queries and keys end together
+        behind = first + torch.arange(query.shape[2]).unsqueeze(1) - torch.arange(key.shape[2])
+        seen = (behind >= 0) & (behind <= 3 + (fault == "one more"))
+        return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+    return attend
+
+
+@pytest.mark.parametrize(("fault", "name"), [
+    ("before", "the scores are limited before they are scaled"),
+    ("inside", "the scores are limited in another way"),
+    ("one more", "the window has one key too many or too few"),
+])  # fmt: skip
+def test_a_limit_or_a_window_with_a_fault_is_named(fault, name):
+    declared = {"softcap": 5.0, "window": (3, 0)}
+    assert check(limited(), **declared)
+    said = check(limited(fault), **declared).findings["scores"].message
+    assert said.startswith(f"{name}."), said
+
+
+def shared_by_turns(query, key, value):
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat(1, group, 1, 1), value.repeat_interleave(group, 1)
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+def hides_in_squares(query, key, value, is_causal=False):
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=is_causal and query.shape[2] == key.shape[2]
+    )
+
+
+def joined_masks(query, key, value, mask=None):
+    mask = mask if mask is None else mask.any(1, keepdim=True)
+    return F.scaled_dot_product_attention(query, key, value, mask)
+
+
+def hides_queries(q, k, v, key_padding_mask=None):
+    mask = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
+    return F.scaled_dot_product_attention(q, k, v, mask).nan_to_num()
+
+
+@pytest.mark.parametrize(("attention", "aspect", "said"), [
+    (shared_by_turns, "shared keys", "only the keys, or the values, are repeated in the wrong order."),
+    (hides_in_squares, "causal", "for fewer queries than keys, the future is not hidden."),
+    (joined_masks, "masks", "the masks of all heads are joined."),
+    (hides_queries, "masks", ""),
+])  # fmt: skip
+def test_a_fault_of_some_cases_is_found(attention, aspect, said):
+    found = check(attention).findings[aspect]
+    assert found.kind == "wrong" and found.message.startswith(said), found

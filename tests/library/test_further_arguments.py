@@ -82,6 +82,50 @@ class Halves(Attention):
         return self.out_proj((weights @ value).transpose(1, 2).flatten(-2))
 
 
+class Cached(Attention):
+    """Keys and values are kept in a dict that the caller hands on, or returned to be given back."""
+
+    kind = "kept"
+
+    def forward(self, x, cache=None):
+        query, key, value = self.project(x, x)
+        if cache:
+            old_key, old_value = cache["keys"] if self.kind == "kept" else cache
+            old_key = old_key[:, :, 1:] if self.fault == "first" else old_key
+            old_value = old_value[:, :, 1:] if self.fault == "first" else old_value
+            if self.fault != "newest":
+                pairs = (old_key, key), (old_value, value)
+                pairs = ((key, old_key), pairs[1]) if self.fault == "order" else pairs
+                key, value = (torch.cat(pair, 2) for pair in pairs)
+        if self.kind == "kept" and cache is not None:
+            cache["keys"] = key, value
+        output, weights = self.attend(query, key, value)
+        return (output, weights) if self.kind == "kept" else (output, (key, value))
+
+
+class Handed(Cached):
+    kind = "returned"
+
+
+class Past(Handed):
+    def forward(self, x, past_kv=None):
+        return super().forward(x, past_kv)
+
+
+class CachedTurned(Rotated):
+    def forward(self, x, cache=None):
+        start = cache["keys"].shape[2] if cache and self.fault != "start" else 0
+        query, key, value = self.project(x, x)
+        angles = torch.outer(torch.arange(start, start + x.shape[1]), 10_000.0 ** (-torch.arange(4) / 4))
+        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+        query, key = (a * cos + torch.cat((-a[..., 4:], a[..., :4]), -1) * sin for a in (query, key))
+        if cache:
+            key, value = torch.cat((cache["keys"], key), 2), torch.cat((cache["values"], value), 2)
+        if cache is not None:
+            cache |= {"keys": key, "values": value}
+        return self.attend(query, key, value)[0]
+
+
 class Returned(Attention):
     def forward(self, x):
         output, weights = self.attend(*self.project(x, x))
@@ -96,6 +140,11 @@ class Returned(Attention):
     (WithNorm("raw"), "without `context`, keys and values come from the input before its norm"),
     (Idle(), "the parameters of `norm` change nothing"),
     (Added("scaled"), "`attention_mask` is scaled too"),
+    (Cached("newest"), "with `cache`, only the newest key is seen"),
+    (Cached("order"), "with `cache`, tokens one by one give other numbers than together"),
+    (Handed("first"), "with `cache`, tokens one by one give other numbers than together"),
+    (Past("order"), "with `past_kv`, tokens one by one give other numbers than together"),
+    (CachedTurned("start"), "with `cache`, the positions begin at 0 in every call"),
     (Rotated("kept"), "`position_embeddings` of an earlier call is used"),
     (Rotated("first"), "all samples are rotated by the positions of the first one"),
     (Halves(), "wrong with 3 samples"),
@@ -108,7 +157,9 @@ def test_a_fault_in_a_further_argument_is_named(layer, said):
     assert said in " ".join(found.message for found in report.findings.values()), report
 
 
-@pytest.mark.parametrize("kind", [WithMasks, WithNorm, Added, Rotated, Returned])
+@pytest.mark.parametrize("kind", [
+    WithMasks, WithNorm, Added, Cached, Handed, Past, CachedTurned, Rotated, Returned,
+])  # fmt: skip
 def test_right_arguments_are_right(kind):
     report = check(kind())
     assert report.status == 0, report
@@ -129,3 +180,13 @@ def test_a_mask_without_a_form_that_works_is_said():
     for layer in (Strange(), Strange("wrong scores"), Added("scaled")):
         unknown = "mask `mask` of an unknown form" in check(layer).contract
         assert unknown == isinstance(layer, Strange)
+
+
+class Needy(Cached):
+    def forward(self, x, cache=None, cache_key=None):
+        return super().forward(x, {} if cache_key is None else cache)
+
+
+def test_a_cache_that_needs_more_is_not_tried():
+    said = check(Needy()).findings["scores"].message
+    assert said.startswith("but not tried for calls with `cache`: no case has a cache"), said
