@@ -6,6 +6,7 @@ import linecache
 import re
 import sysconfig
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -108,7 +109,9 @@ def as_tensor(value: Any, arrays: bool) -> Any:
             return torch.utils.dlpack.from_dlpack(value).detach().clone()
         if arrays and (array := np.asarray(value)).dtype.kind in "biuf":
             return torch.tensor(array)
-    with suppress(TypeError, ValueError, RuntimeError):  # NumPy may not be installed
+    # A tuple of tensors is often a result too many; torch's warning would come before the verdict.
+    silent = warnings.catch_warnings(action="ignore")
+    with suppress(TypeError, ValueError, RuntimeError), silent:  # NumPy may be missing
         if arrays and isinstance(value, (int, float, list, tuple)):
             floats = torch.tensor(value).is_floating_point()
             return torch.tensor(value, dtype=torch.float64 if floats else None)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_check._judging import randn
 from attention_check._results import FaultError, UnfinishedError
 from mha_course import built
 from mha_course._classes import check_order, part_of
@@ -110,6 +111,11 @@ def _run_head(
     return *returned, *trained(head, returned, inputs)
 
 
+def _head_of_width(width: int, generator: torch.Generator) -> tuple[Any, ...]:
+    """Sizes of a head for tokens of width 7, and its inputs."""
+    return (7, width), *(randn(generator, 2, 5, 7) for _ in range(3)), None
+
+
 check_head = module(
     "check_head",
     reference=built.MyHead,
@@ -120,6 +126,10 @@ check_head = module(
         "size of each gradient",
     ),
     run=_run_head,
+    further={
+        f"heads as wide as {words}": partial(_head_of_width, width)
+        for words, width in (("the tokens", 7), ("one number", 1))
+    },
     then=partial(looked_at, (6, 3), [(2, 5, 6)] * 3, [2, 1, 5], 0),
     atol=1e-4,
 )
@@ -228,6 +238,11 @@ def _run_module(
     check_names(model, parts.split())
     inputs = [x.clone().requires_grad_() if x.is_floating_point() else x]
     masks = [] if mask is None else [mask]
+    if given and model.max_len != last:
+        raise FaultError(
+            f"`max_len` is {model.max_len}, and the model was given {last}. Later cells cut texts to it: "
+            "`self.max_len = max_len`"
+        )
     returned = model(*(x.clone() for x in inputs), *masks)
     if returned is None:
         return None
@@ -309,6 +324,8 @@ check_probabilities = function(
     "check_probabilities",
     reference=built.my_probabilities,
     then=partial(narrowed, [(3, 5)]),
+    atol=1e-8,  # what is hidden has a probability of 0, and none that is small
+    rtol=3e-3,
     returns="probabilities (..., vocab_size)",
 )
 
