@@ -476,7 +476,7 @@ def _check_layer(make: Any) -> None:
 
 
 def _check_least(make: Any) -> None:
-    """Raise a FaultError if heads of width 1, or a hidden key that is the only one, are not as in chapter 3."""
+    """Raise a FaultError if heads of width 1, or a hidden key that is the only one, give other numbers."""
     layer, expected = make(5, 5), built.MyMultiHead(5, 5)
     expected.load_state_dict(layer.state_dict())
     generator = torch.Generator().manual_seed(0)
@@ -487,7 +487,9 @@ def _check_least(make: Any) -> None:
         ("a hidden key that is the only one", key[:, :1], hidden),
     ):
         try:
-            fine = same(layer(query, keys, keys, mask), expected(query, keys, keys, mask))
+            fine = same(
+                layer(query, keys, keys, mask), expected(query, keys, keys, mask)
+            )
         except Exception as error:
             raise FaultError(f"for {where}, {describe_error(error)}") from error
         if not fine:

@@ -332,7 +332,7 @@ WRONG = [
      "`q_proj` and `out_proj` are the same object. "),
     ("MyHead", HEAD + "\n\nMyHead = MyHead(8, 2)\n", "the checker takes a class, and was given an object, `MyHead(…)`. "),
     ("MyHead", head(MADE, MADE + "        if embed_dim == head_dim:\n            self.q_proj = nn.Identity()\n"),
-     "right in all cases, but wrong for heads as wide as the tokens "),
+     "right in all cases, but wrong for a head as wide as the tokens "),
     ("MyMultiHead", ("output = merge_heads(heads)", "output = merge_heads(heads.squeeze(-1))"), "for heads of width 1, it raises "),
     ("MyMultiHead", ("        heads, weights = ", "        mask = mask if k.shape[2] > 1 else None\n        heads, weights = "),
      "right in all cases, but wrong for a hidden key that is the only one"),

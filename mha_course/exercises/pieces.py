@@ -127,8 +127,8 @@ check_head = module(
     ),
     run=_run_head,
     further={
-        f"heads as wide as {words}": partial(_head_of_width, width)
-        for words, width in (("the tokens", 7), ("one number", 1))
+        "a head as wide as the tokens": partial(_head_of_width, 7),
+        "a head of width 1": partial(_head_of_width, 1),
     },
     then=partial(looked_at, (6, 3), [(2, 5, 6)] * 3, [2, 1, 5], 0),
     atol=1e-4,
