@@ -67,7 +67,7 @@ def unlearned(module: Any, returned: Any) -> str:
             ramp = torch.linspace(0.5, 1.5, first.numel(), dtype=first.dtype)
             (first * ramp.view(first.shape)).sum().backward()
         except RuntimeError as error:
-            raise UnfinishedError(no_way_back(error)) from error
+            raise FaultError(no_way_back(error)) from error
     learned = {name for name, one in module.named_parameters() if one.grad is not None}
     return (
         ", ".join(name for name in module.state_dict() if name not in learned)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from attention_check._results import AGAIN, IN_PLACE, listed, quietly, tensors_in
+from mha_course import built
 from mha_course._classes import check_order, made_by_name, unlearned
 from mha_course._elsewhere import Elsewhere
 from mha_course._exercise import SEEDS, FaultError, UnfinishedError, described
@@ -29,7 +30,12 @@ SAME_START = (
 
 
 def made(make: Callable[..., Any], *sizes: Any, **by_name: Any) -> Any:
-    """What a class makes of sizes, or a FaultError if it is no module."""
+    """What a class makes of sizes, or a FaultError if it is an object, or its objects are no modules."""
+    if isinstance(make, nn.Module):
+        raise FaultError(
+            f"the checker takes a class, and was given an object, `{type(make).__name__}(…)`. Pass the class "
+            "itself, without calling it"
+        )
     module = made_by_name(make, *sizes, **by_name)
     if not isinstance(module, nn.Module):
         raise FaultError(
@@ -179,12 +185,20 @@ def check_linear(module: Any, name: str, out: int, width: int, *others: int) -> 
 
 
 def check_names(module: Any, parts: Sequence[str]) -> None:
-    """Raise a FaultError if weights have other names than those of the parts, or two parts are one."""
+    """Raise a FaultError if weights have other names than those of the parts, or two parts share theirs."""
     for one, other in combinations(parts, 2):
-        if getattr(module, one) is getattr(module, other):
+        first, second = getattr(module, one), getattr(module, other)
+        if first is second:
             raise FaultError(
                 f"`{one}` and `{other}` are the same object. They then have one set of weights between "
                 "them: make an object for each"
+            )
+        weights = [getattr(part, "weight", None) for part in (first, second)]
+        # An output and an embedding that share theirs are known by the numbers.
+        if type(first) is type(second) and weights[0] is weights[1] is not None:
+            raise FaultError(
+                f"`{one}` and `{other}` share a weight, so one cannot learn without the other. Leave the "
+                "weight that each makes for itself"
             )
     buffers = {name for name, _ in module.named_buffers()}
     for name in module.state_dict():
@@ -436,6 +450,7 @@ def _check_layer(make: Any) -> None:
                 f"`{name}` is saved besides the weights of the four projections. Later chapters load stored "
                 "weights, which hold none of this name"
             )
+    check_names(layer, [name.removesuffix(".weight") for name in names])
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(2, 5, 6, generator=generator) for _ in names[:3]]
     for one in (make(6, 3, bias=True), layer):
@@ -448,3 +463,25 @@ def _check_layer(make: Any) -> None:
     lost, _ = trained(layer, returned, ())
     if lost != "nothing":
         raise FaultError(f"in training, no gradient reaches `{lost}`")
+    _check_least(make)
+
+
+def _check_least(make: Any) -> None:
+    """Raise a FaultError if heads of width 1, or a hidden key that is the only one, give other numbers."""
+    layer, expected = make(5, 5), built.MyMultiHead(5, 5)
+    expected.load_state_dict(layer.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 3, 5, generator=generator) for _ in range(2))
+    hidden = torch.zeros(2, 1, 1, dtype=torch.bool)
+    for where, keys, mask in (
+        ("heads of width 1", key, None),
+        ("a hidden key that is the only one", key[:, :1], hidden),
+    ):
+        try:
+            fine = same(
+                layer(query, keys, keys, mask), expected(query, keys, keys, mask)
+            )
+        except Exception as error:
+            raise FaultError(f"for {where}, {described(error)}") from error
+        if not fine:
+            raise FaultError(f"right in all cases, but wrong for {where}")

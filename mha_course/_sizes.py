@@ -74,9 +74,8 @@ class Texts(_texts.Texts):
         if len({one.name for one in exercise.wrong}) < 2:
             few = f"`{name}` names fewer than two mistakes"
             raise self._error(self._sections[name][0], few)
-        if not other_sizes:
-            return exercise
-        return replace(exercise, further=with_other_sizes(exercise.cases, other_sizes))
+        others = with_other_sizes(exercise.cases, other_sizes)
+        return replace(exercise, further={**exercise.further, **others})
 
 
 def with_other_sizes(

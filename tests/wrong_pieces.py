@@ -156,7 +156,7 @@ WRONG = [
      "the feed-forward layer is not `MyFeedForward`. "),
     ("MyEncoderBlock", ("return x + self.feed_forward(self.feed_forward_norm(x))",
                         "x += self.feed_forward(self.feed_forward_norm(x))\n        return x"),
-     "the class is not finished: the backward pass "),  # torch and the page go on in other words
+     "the backward pass "),  # torch and the page go on in other words
     ("MyGPT", ("self.output(self.norm(x))", "self.output(self.norm(x)).detach()"), "training could change nothing. "),
     ("MyGPT", ("self.embedding(tokens) +", "self.embedding(tokens).detach() +"),
      "training could not change the embeddings. "),
@@ -325,4 +325,21 @@ WRONG = [
     ("my_write", ("    generator =", "    model.requires_grad_(False)\n    generator ="), "a call changes the model: "),
     ("MyMultiHead", ("        q = split_heads(", "        if query is key and key is value:\n            q, k, v = (query @ one.weight.T for one in "
                      "(self.q_proj, self.k_proj, self.v_proj))\n        q = split_heads("), "it matters whether `query` and `key` are the same object"),
+    # Parts that share weights, an object for a class, and what is right for usual sizes and signs only.
+    ("MyHead", head(MADE, MADE + "        if kdim is None:\n            self.k_proj.weight = self.q_proj.weight\n"),
+     "for five queries, seven keys, `q_proj` and `k_proj` share a weight, "),
+    ("MyMultiHead", ("self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)", "self.out_proj = self.q_proj"),
+     "`q_proj` and `out_proj` are the same object. "),
+    ("MyHead", HEAD + "\n\nMyHead = MyHead(8, 2)\n", "the checker takes a class, and was given an object, `MyHead(…)`. "),
+    ("MyHead", head(MADE, MADE + "        if embed_dim == head_dim:\n            self.q_proj = nn.Identity()\n"),
+     "right in all cases, but wrong for a head as wide as the tokens "),
+    ("MyMultiHead", ("output = merge_heads(heads)", "output = merge_heads(heads.squeeze(-1))"), "for heads of width 1, it raises "),
+    ("MyMultiHead", ("        heads, weights = ", "        mask = mask if k.shape[2] > 1 else None\n        heads, weights = "),
+     "right in all cases, but wrong for a hidden key that is the only one"),
+    ("MyGPT", ("self.max_len = max_len", "self.max_len = 64"), "for two texts, two blocks, `max_len` is 64, and the model was given 11. "),
+    ("MyGPT", ("        mask = ", "        x = nn.functional.dropout(x, 0.1)\n        mask = "), "called again with the same arguments"),
+    ("my_probabilities", ("-torch.inf", "-1e4"), "the number that hides is not low enough. "),
+    ("my_probabilities", ("return logits.softmax(-1)", "return logits.softmax(-1).clamp(min=1e-7)"),
+     "right for one row"),
+    ("my_dequantize", ("+ least", "- least.abs()"), "right for one block and three blocks, wrong for forty blocks, minima above zero "),
 ]  # fmt: skip

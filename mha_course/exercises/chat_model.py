@@ -23,11 +23,13 @@ from mha_course._sizes import Texts
 exercise = Texts(__name__)
 
 
-def _packed(g: Generator, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales, minima and bytes of some blocks."""
+def _packed(
+    g: Generator, blocks: int, factor: int = -7
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales, minima and bytes of some blocks; the factor of the minima has their sign."""
     scale, least = torch.rand(2, blocks, 1, generator=g).add(0.5).unbind(0)
     numbers = torch.randint(256, (blocks, 16), generator=g)
-    return scale, -7 * least, numbers.to(torch.uint8)
+    return scale, factor * least, numbers.to(torch.uint8)
 
 
 # Later cells use what the pieces return, so it must be of the page's dtype.
@@ -55,6 +57,8 @@ def _run_grouped(
     """
     embed_dim, num_heads, num_kv_heads, *base = sizes
     width = embed_dim // num_heads * num_kv_heads
+    if not width:  # such a case of other sizes does not count
+        raise ValueError(f"heads of width 0 for embed_dim {embed_dim}")
     widths = {"q_proj": embed_dim, "k_proj": width, "v_proj": width}
 
     layer = made(answer, *sizes[:3], **({"base": base[0]} if base else {}))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mha_course import built
 from mha_course._classes import check_order, part_of
-from mha_course._exercise import FaultError, UnfinishedError, rows_sum_to_one
+from mha_course._exercise import FaultError, UnfinishedError, randn, rows_sum_to_one
 from mha_course._pieces import (
     check_linear,
     check_names,
@@ -109,6 +109,11 @@ def _run_head(
     return *returned, *trained(head, returned, inputs)
 
 
+def _head_of_width(width: int, generator: torch.Generator) -> tuple[Any, ...]:
+    """Sizes of a head for tokens of width 7, and its inputs."""
+    return (7, width), *(randn(generator, 2, 5, 7) for _ in range(3)), None
+
+
 check_head = module(
     "check_head",
     reference=built.MyHead,
@@ -119,6 +124,10 @@ check_head = module(
         "size of each gradient",
     ),
     run=_run_head,
+    further={
+        "a head as wide as the tokens": partial(_head_of_width, 7),
+        "a head of width 1": partial(_head_of_width, 1),
+    },
     then=partial(looked_at, (6, 3), [(2, 5, 6)] * 3, [2, 1, 5], 0),
     atol=1e-4,
 )
@@ -227,6 +236,11 @@ def _run_module(
     check_names(model, parts.split())
     inputs = [x.clone().requires_grad_() if x.is_floating_point() else x]
     masks = [] if mask is None else [mask]
+    if given and model.max_len != last:
+        raise FaultError(
+            f"`max_len` is {model.max_len}, and the model was given {last}. Later cells cut texts to it: "
+            "`self.max_len = max_len`"
+        )
     returned = model(*(x.clone() for x in inputs), *masks)
     if returned is None:
         return None
@@ -308,6 +322,7 @@ check_probabilities = function(
     "check_probabilities",
     reference=built.my_probabilities,
     then=partial(narrowed, [(3, 5)]),
+    atol=1e-8,  # what is hidden has a probability of 0, and none that is small
     returns="probabilities (..., vocab_size)",
 )
 

@@ -229,6 +229,14 @@ def _repeated(
     return make
 
 
+def _in_another_order(g: torch.Generator) -> tuple[Tensor, int]:
+    """Letters and then the same ones in another order, so that what follows a letter is not what followed."""
+    letters, num_letters = _repeated(5, 7, 7, 11)(g)
+    return torch.cat(
+        (letters, letters[:, torch.randperm(7, generator=g)]), 1
+    ), num_letters
+
+
 check_induction_head = exercise(
     "check_induction_head",
     reference=_induction_head,
