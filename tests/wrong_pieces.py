@@ -337,7 +337,6 @@ WRONG = [
     ("MyMultiHead", ("        heads, weights = ", "        mask = mask if k.shape[2] > 1 else None\n        heads, weights = "),
      "right in all cases, but wrong for a hidden key that is the only one"),
     ("MyGPT", ("self.max_len = max_len", "self.max_len = 64"), "for two texts, two blocks, `max_len` is 64, and the model was given 11. "),
-    ("MyGPT", ("        mask = ", "        x = nn.functional.dropout(x, 0.1)\n        mask = "), "called again with the same arguments"),
     ("my_probabilities", ("-torch.inf", "-1e4"), "the number that hides is not low enough. "),
     ("my_probabilities", ("return logits.softmax(-1)", "return logits.softmax(-1).clamp(min=1e-7)"),
      "right for one row"),
