@@ -291,7 +291,7 @@ def test_recall_by_distance():
     assert (shares("2 convolutions")[:, reach:] < 0.2).all()
     rates = runs.arms["2 convolutions"]["rates"]
     assert sum(right < 0.51 for right in rates["0.01"]["right"]) == 4
-    assert {tuple(arm["rates"]) for arm in runs.arms.values()} == {("0.001", "0.003", "0.01")}
+    assert {tuple(arm["rates"])[:3] for arm in runs.arms.values()} == {("0.001", "0.003", "0.01")}
     best = "recurrent"
     assert (shares(best)[:, :2] > 0.95).all()
     assert (shares(best)[:, 5:] < 0.25).all()

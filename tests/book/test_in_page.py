@@ -299,6 +299,7 @@ PLACE_OF = {place.partition("/write-")[2]: place for place in PIECES}
 WRONG_IN_PAGE = [row for row in WRONG if row[0] in PLACE_OF]
 IN_OTHER_WORDS = {
     "a call without a mask fails. ": "missing 1 required positional argument: 'mask'",
+    "`q_proj` and `out_proj` are the same object. ": "wrong for one head (batch 1)",
     "`bias` is True by default": "without `bias=True`, `q_proj` has a bias",
     "the mask must have the shape of the scores. ": "shapes [(2, 3, 5), (2, 5)] do not fit",
 }

