@@ -337,8 +337,8 @@ WRONG = [
     ("MyMultiHead", ("        heads, weights = ", "        mask = mask if k.shape[2] > 1 else None\n        heads, weights = "),
      "right in all cases, but wrong for a hidden key that is the only one"),
     ("MyGPT", ("self.max_len = max_len", "self.max_len = 64"), "for two texts, two blocks, `max_len` is 64, and the model was given 11. "),
-    ("my_probabilities", ("-torch.inf", "-1e4"), "the number that hides is not low enough. "),
-    ("my_probabilities", ("return logits.softmax(-1)", "return logits.softmax(-1).clamp(min=1e-7)"),
+    ("my_probabilities", ("-torch.inf", "-100.0"), "the number that hides is not low enough. "),
+    ("my_probabilities", ("return logits.softmax(-1)", "return logits.softmax(-1).clamp(min=1e-5)"),
      "right for one row"),
     ("my_dequantize", ("+ least", "- least.abs()"), "right for one block and three blocks, wrong for forty blocks, minima above zero "),
 ]  # fmt: skip
