@@ -1,7 +1,7 @@
 """One head or two: how many starts of `TwoPointers`, the model of chapter 3, learn its task, and how soon?
 
 The model is the chapter's own class, from the start that `nn.Embedding` and `nn.Linear` draw. One head and
-two have the same number of parameters, twenty seeds at each of four learning rates, and the same data.
+two have the same number of parameters, twenty seeds at each learning rate, and the same data.
 """
 
 from functools import partial
